@@ -90,8 +90,13 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a plan brought. ``prompt_logprobs`` maps a row to one entry for each prompt position it asked for."""
+    """What a plan brought. ``prompt_logprobs`` maps a row to one entry for each prompt position it asked for.
+
+    ``failed`` maps a row to what went wrong with it alone (its logits were not finite, a token id lies outside the
+    vocabulary). Such a row has no entry in ``sampled``; its request ends with ``EngineFailure``, the others go on.
+    """
 
     step_id: int
     sampled: tuple[Sampled, ...]
     prompt_logprobs: dict[int, tuple[Logprobs, ...]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
