@@ -1,0 +1,84 @@
+"""Reads a model's configuration from the metadata of a GGUF file.
+
+Keys as llama.cpp's ``convert_hf_to_gguf.py`` writes them. What GGUF leaves out (biases, tied embeddings) is told by
+which tensors the file holds.
+"""
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from octavo_api.errors import ModelError
+
+from octavo_engine.models.config import Family, ModelConfig, RopeConfig, RopeKind
+from octavo_engine.models.hf_config import Fields, max_model_len
+
+ROPE_FREQS = "rope_freqs.weight"
+
+_FAMILIES = {"llama": Family.LLAMA, "qwen2": Family.QWEN2}
+_ROPE_KINDS = {"none": RopeKind.DEFAULT, "linear": RopeKind.LINEAR, "yarn": RopeKind.YARN}
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any], tensors: Set[str], freq_factors: tuple[float, ...], *, where: str
+) -> ModelConfig:
+    """Returns the configuration; ``tensors`` are the names in the file, ``freq_factors`` what ``ROPE_FREQS`` holds.
+
+    Raises ``ModelError`` naming ``where``, the key, its value and what is allowed.
+    """
+    architecture = metadata.get("general.architecture")
+    if architecture not in _FAMILIES:
+        allowed = ", ".join(_FAMILIES)
+        raise ModelError(f"{where}: general.architecture: got {architecture!r}, allowed: {allowed}")
+    prefix = f"{architecture}."
+    own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    fields = Fields(own, f"{where}: {architecture}")
+    if fields.get("expert_count"):
+        raise ModelError(f"{where}: expert_count: got {fields.get('expert_count')}, allowed: models without experts")
+    hidden_size = fields.integer("embedding_length")
+    num_heads = fields.integer("attention.head_count")
+    num_kv_heads = fields.integer("attention.head_count_kv", num_heads)
+    head_dim = fields.integer("attention.key_length", hidden_size // num_heads)
+    rotary = fields.integer("rope.dimension_count", head_dim)
+    if rotary != head_dim:
+        raise ModelError(f"{where}: rope.dimension_count: got {rotary}, allowed: the head's size, {head_dim}")
+    positions = fields.integer("context_length")
+    rope = _rope(fields, positions, freq_factors, where)
+    layers = fields.integer("block_count")
+    window = fields.get("attention.sliding_window") or None
+    eos = metadata.get("tokenizer.ggml.eos_token_id")
+    return ModelConfig(
+        family=_FAMILIES[architecture],
+        vocab_size=fields.integer("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())) or None),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("feed_forward_length"),
+        num_layers=layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        max_model_len=max_model_len(positions, rope),
+        rope=rope,
+        tie_word_embeddings="output.weight" not in tensors,
+        qkv_bias="blk.0.attn_q.bias" in tensors,
+        output_bias="blk.0.attn_output.bias" in tensors,
+        mlp_bias="blk.0.ffn_gate.bias" in tensors,
+        sliding_windows=(window,) * layers,
+        eos_token_ids=frozenset() if eos is None else frozenset({eos}),
+    )
+
+
+def _rope(fields: Fields, positions: int, freq_factors: tuple[float, ...], where: str) -> RopeConfig:
+    theta = fields.number("rope.freq_base", 10000.0)
+    name = fields.get("rope.scaling.type") or "none"
+    if name not in _ROPE_KINDS:
+        raise ModelError(f"{where}: rope.scaling.type: got {name!r}, allowed: {', '.join(_ROPE_KINDS)}")
+    kind = _ROPE_KINDS[name]
+    if kind is RopeKind.DEFAULT:
+        return RopeConfig(theta=theta, freq_factors=freq_factors)
+    return RopeConfig(
+        theta=theta,
+        kind=kind,
+        factor=fields.number("rope.scaling.factor"),
+        original_max_position_embeddings=fields.integer("rope.scaling.original_context_length", positions),
+        freq_factors=freq_factors,
+    )

@@ -1,0 +1,125 @@
+"""The Llama family (Llama, Mistral, Qwen2): one decoder over flat, unpadded batches of tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from octavo_kernels import AttentionMetadata, Kernels, Linear
+from torch import Tensor
+
+from octavo_engine.models.config import ModelConfig
+from octavo_engine.models.rope import cos_sin_table
+from octavo_engine.weights.reader import WeightReader
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaLayer:
+    """One layer's packed weights; query, key and value are one matrix, gate and up another."""
+
+    input_norm: Tensor
+    qkv: Linear
+    output: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    sliding_window: int
+
+
+class LlamaModel:
+    """Weights packed for ``kernels``. Activations have the weights' dtype, logits are fp32."""
+
+    def __init__(self, config: ModelConfig, kernels: Kernels, weights: WeightReader, max_model_len: int) -> None:
+        self.config = config
+        self._kernels = kernels
+        table = weights.tensor("model.embed_tokens.weight")
+        self.dtype = table.dtype
+        self._embed, head = kernels.pack_embedding(table, tied=config.tie_word_embeddings)
+        del table
+        self._layers = [_layer(index, config, kernels, weights) for index in range(config.num_layers)]
+        self._norm = weights.tensor("model.norm.weight")
+        if head is None:
+            head = kernels.pack_linear(weights.tensor("lm_head.weight"), out_dtype=torch.float32)
+        self._head = head
+        self._cos_sin = torch.cat(cos_sin_table(config.rope, config.head_dim, max_model_len), dim=-1)
+        self._scale = config.head_dim**-0.5
+
+    @staticmethod
+    def tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all tensors, as transformers names them."""
+        hidden, inner = config.hidden_size, config.intermediate_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (config.vocab_size, hidden),
+            "model.norm.weight": (hidden,),
+        }
+        if not config.tie_word_embeddings:
+            shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        projections = {
+            "self_attn.q_proj": (config.q_size, hidden, config.qkv_bias),
+            "self_attn.k_proj": (config.kv_size, hidden, config.qkv_bias),
+            "self_attn.v_proj": (config.kv_size, hidden, config.qkv_bias),
+            "self_attn.o_proj": (hidden, config.q_size, config.output_bias),
+            "mlp.gate_proj": (inner, hidden, config.mlp_bias),
+            "mlp.up_proj": (inner, hidden, config.mlp_bias),
+            "mlp.down_proj": (hidden, inner, config.mlp_bias),
+        }
+        for index in range(config.num_layers):
+            prefix = f"model.layers.{index}."
+            shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
+            shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+            for name, (rows, columns, biased) in projections.items():
+                shapes[f"{prefix}{name}.weight"] = (rows, columns)
+                if biased:
+                    shapes[f"{prefix}{name}.bias"] = (rows,)
+        return shapes
+
+    def forward(self, token_ids: Tensor, kv_cache: Tensor, meta: AttentionMetadata, rows: Tensor | None) -> Tensor:
+        """Writes the KV of ``token_ids [T]`` and returns the hidden states of tokens ``rows`` (all where None).
+
+        ``kv_cache [blocks, layers, 2, kv_heads, block_size, head_dim]``; the result is normed, ready for ``logits``.
+        The last layer's output and feed-forward are computed for ``rows`` alone: nothing else reads them.
+        """
+        kernels, config = self._kernels, self.config
+        eps, q_size, kv_size = config.rms_norm_eps, config.q_size, config.kv_size
+        num_tokens = len(token_ids)
+        residual = self._embed(token_ids)
+        hidden = kernels.rms_norm(residual, self._layers[0].input_norm, eps)
+        for index, layer in enumerate(self._layers):
+            qkv = layer.qkv(hidden)
+            q = qkv[:, :q_size].view(num_tokens, config.num_heads, config.head_dim)
+            k = qkv[:, q_size : q_size + kv_size].view(num_tokens, config.num_kv_heads, config.head_dim)
+            v = qkv[:, q_size + kv_size :].view(num_tokens, config.num_kv_heads, config.head_dim)
+            kv_layer = kv_cache[:, index]
+            kernels.rotary_and_write(q, k, v, self._cos_sin, kv_layer, meta)
+            last = index + 1 == len(self._layers)
+            if last and rows is not None and len(rows) == 0:
+                return hidden[:0]
+            hidden = kernels.attention(q, kv_layer, meta, scale=self._scale, sliding_window=layer.sliding_window)
+            if last and rows is not None:
+                hidden, residual = hidden[rows], residual[rows]
+            hidden = kernels.add_rms_norm(layer.output(hidden), residual, layer.post_norm, eps)
+            hidden = layer.down(kernels.silu_and_mul(layer.gate_up(hidden)))
+            next_norm = self._norm if last else self._layers[index + 1].input_norm
+            hidden = kernels.add_rms_norm(hidden, residual, next_norm, eps)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[R, hidden_size] -> [R, vocab_size]`` in fp32."""
+        return self._head(hidden)
+
+
+def _layer(index: int, config: ModelConfig, kernels: Kernels, weights: WeightReader) -> LlamaLayer:
+    prefix = f"model.layers.{index}."
+
+    def linear(*names: str) -> Linear:
+        weight = weights.stacked([f"{prefix}{name}.weight" for name in names])
+        bias = weights.optional_stacked([f"{prefix}{name}.bias" for name in names])
+        return kernels.pack_linear(weight, bias)
+
+    return LlamaLayer(
+        input_norm=weights.tensor(f"{prefix}input_layernorm.weight"),
+        qkv=linear("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        output=linear("self_attn.o_proj"),
+        post_norm=weights.tensor(f"{prefix}post_attention_layernorm.weight"),
+        gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
+        down=linear("mlp.down_proj"),
+        sliding_window=config.sliding_windows[index] or 0,
+    )

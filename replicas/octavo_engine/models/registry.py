@@ -1,0 +1,31 @@
+"""Which class serves which architecture."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from octavo_kernels import Kernels
+
+from octavo_engine.models.config import Family
+from octavo_engine.models.llama import LlamaModel
+from octavo_engine.weights.checkpoint import Checkpoint
+from octavo_engine.weights.reader import WeightReader
+
+MODELS: Mapping[Family, type[LlamaModel]] = {
+    Family.LLAMA: LlamaModel,
+    Family.MISTRAL: LlamaModel,
+    Family.QWEN2: LlamaModel,
+}
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    kernels: Kernels,
+    dtype: torch.dtype,
+    max_model_len: int,
+    report: Callable[[str], None] = lambda _: None,
+) -> LlamaModel:
+    """Reads and packs the weights layer by layer. Raises ``ModelError`` where they are not those of the model."""
+    config = checkpoint.config
+    model = MODELS[config.family]
+    weights = WeightReader(checkpoint, model.tensors(config), dtype, report)
+    return model(config, kernels, weights, max_model_len)

@@ -1,0 +1,1 @@
+"""The model runner: rows, inputs of a step, sampling."""

@@ -1,0 +1,77 @@
+"""From hidden states to sampled tokens and their log probabilities."""
+
+import numpy as np
+import torch
+from octavo_kernels import Kernels
+from torch import Tensor
+
+from octavo_engine.core.plan import Logprobs, RowWork, Sampled
+from octavo_engine.models.llama import LlamaModel
+from octavo_engine.runner.draws import Draws, greedy, penalties, sampling_batch
+from octavo_engine.runner.rows import Rows
+
+LOGITS_BYTES = 64 * 2**20
+"""Most memory that logits take at once; more rows go through the output head in slices."""
+
+NOT_FINITE = "the model's logits are not finite"
+
+
+class Sampler:
+    """Draws tokens for rows and writes each row's own token into its buffer."""
+
+    def __init__(self, model: LlamaModel, kernels: Kernels, rows: Rows) -> None:
+        self._model = model
+        self._kernels = kernels
+        self._rows = rows
+        self._slice = max(1, LOGITS_BYTES // (4 * model.config.vocab_size))
+
+    def sample(self, hidden: Tensor, draws: Draws, failed: dict[int, str]) -> list[Sampled]:
+        """Draws from ``hidden [R, hidden_size]``; rows without finite logits go to ``failed`` and get no token."""
+        sampled: list[Sampled] = []
+        for first in range(0, len(draws.rows), self._slice):
+            last = min(first + self._slice, len(draws.rows))
+            sampled += self._sample_slice(self._model.logits(hidden[first:last]), draws.part(first, last), failed)
+        return sampled
+
+    def prompt_logprobs(self, hidden: Tensor, work: RowWork) -> tuple[Logprobs, ...]:
+        """Returns the log probabilities of the prompt tokens that follow ``hidden [n, hidden_size]``, in order."""
+        rows, first = self._rows, work.start + 1
+        targets = torch.from_numpy(rows.token_ids[work.row, first : first + len(hidden)].astype(np.int64))
+        top = int(rows.prompt_logprobs[work.row])
+        found: list[Logprobs] = []
+        for start in range(0, len(hidden), self._slice):
+            part = slice(start, start + self._slice)
+            logits = self._model.logits(hidden[part])
+            found += self._logprobs(logits, targets[part], np.full(len(logits), max(top, 0)))
+        return tuple(found)
+
+    def _sample_slice(self, logits: Tensor, draws: Draws, failed: dict[int, str]) -> list[Sampled]:
+        rows, kernels = self._rows, self._kernels
+        owners = draws.rows[draws.index]
+        tops = rows.logprobs[owners]
+        (asking,) = np.nonzero(tops >= 0)
+        # Log probabilities are the model's own: before penalties, biases and temperature (vLLM's raw_logprobs).
+        raw = logits[torch.from_numpy(draws.index[asking])] if asking.size else None
+        if (changes := penalties(rows, draws)) is not None:
+            kernels.apply_penalties(logits, changes)
+        tokens = kernels.argmax(logits) if greedy(rows, draws) else kernels.sample(logits, sampling_batch(rows, draws))
+        token_ids = tokens.numpy()
+        finite = np.isfinite(logits.numpy()[draws.index, token_ids])
+        own = draws.choices == rows.choices[owners]
+        rows.token_ids[owners[own], draws.positions[draws.index[own]]] = token_ids[own]
+
+        entries: list[Logprobs | None] = [None] * len(draws)
+        if raw is not None:
+            for draw, entry in zip(asking, self._logprobs(raw, tokens[asking], tops[asking]), strict=True):
+                entries[draw] = entry
+        failed.update(dict.fromkeys(owners[~finite].tolist(), NOT_FINITE))
+        columns = zip(owners.tolist(), draws.choices.tolist(), token_ids.tolist(), entries, strict=True)
+        return [Sampled(*column) for column, good in zip(columns, finite, strict=True) if good]
+
+    def _logprobs(self, logits: Tensor, token_ids: Tensor, tops: np.ndarray) -> list[Logprobs]:
+        chosen, ids, values = self._kernels.token_logprobs(logits, token_ids, int(tops.max()))
+        columns = zip(token_ids.tolist(), chosen.tolist(), ids.tolist(), values.tolist(), tops.tolist(), strict=True)
+        return [
+            Logprobs(token, logprob, tuple(zip(best[:top], best_values[:top], strict=True)))
+            for token, logprob, best, best_values, top in columns
+        ]

@@ -1,0 +1,55 @@
+"""A model's tensors under the names of transformers, whatever file they lie in."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from octavo_api.errors import ModelError
+from octavo_api.model_source import Format, ModelFiles
+
+from octavo_engine.models.config import ModelConfig
+
+Shape = tuple[int, ...]
+
+_NAMED = 8
+"""Tensors named in one error."""
+
+
+class Checkpoint(Protocol):
+    """``shapes`` are of all tensors there; ``read`` returns a new tensor in ``dtype``."""
+
+    path: Path
+    config: ModelConfig
+    shapes: Mapping[str, Shape]
+
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor: ...
+
+    def fingerprint(self) -> str:
+        """Returns a digest of what the files say: equal wherever the same files lie, different for others."""
+
+
+def open_checkpoint(files: ModelFiles) -> Checkpoint:
+    """Reads headers only. Raises ``ModelError`` naming the file and what is wrong with it."""
+    from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
+    from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
+
+    return GgufCheckpoint(files.path) if files.format is Format.GGUF else SafetensorsCheckpoint(files.path)
+
+
+def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, Shape], ignorable: frozenset[str]) -> None:
+    """Raises ``ModelError`` naming tensors that are missing, not expected, or of another shape than the model's.
+
+    ``ignorable`` are suffixes of tensors that older checkpoints carry and nobody needs.
+    """
+    found = checkpoint.shapes
+    faults = [f"{name}: missing" for name in expected if name not in found]
+    for name, shape in found.items():
+        if name in expected and shape != expected[name]:
+            faults.append(f"{name}: got shape {list(shape)}, the configuration says {list(expected[name])}")
+        elif name not in expected and not name.endswith(tuple(ignorable)):
+            faults.append(f"{name}: not a tensor of {checkpoint.config.family}")
+    if faults:
+        shown = "; ".join(faults[:_NAMED])
+        more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+        raise ModelError(f"{checkpoint.path}: {shown}{more}")

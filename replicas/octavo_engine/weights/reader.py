@@ -1,0 +1,63 @@
+"""Hands a model its weights, checked, one after the other."""
+
+import re
+from collections.abc import Callable, Mapping
+
+import torch
+from octavo_api.errors import ModelError
+
+from octavo_engine.weights.checkpoint import Checkpoint, Shape, check_tensors
+
+_IGNORABLE = frozenset({".rotary_emb.inv_freq"})
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+
+
+class WeightReader:
+    """Reads tensors of a checkpoint in ``dtype``; only what the model holds on to stays in memory.
+
+    Construction compares the checkpoint's tensors with ``expected`` (names and shapes) and raises ``ModelError`` that
+    names every kind of difference. ``report`` hears which layer is being read.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        expected: Mapping[str, Shape],
+        dtype: torch.dtype,
+        report: Callable[[str], None],
+    ) -> None:
+        tied = checkpoint.config.tie_word_embeddings
+        check_tensors(checkpoint, expected, _IGNORABLE | {"lm_head.weight"} if tied else _IGNORABLE)
+        self._checkpoint = checkpoint
+        self._expected = expected
+        self._dtype = dtype
+        self._report = report
+        self._layer = ""
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Returns the tensor; raises ``ModelError`` where it holds NaN or infinity."""
+        self._say(name)
+        tensor = self._checkpoint.read(name, self._dtype)
+        if not tensor.isfinite().all():
+            raise ModelError(f"{self._checkpoint.path}: {name}: holds NaN or infinite values")
+        return tensor
+
+    def stacked(self, names: list[str]) -> torch.Tensor:
+        """Returns the tensors one below the other, without ever holding two copies of all of them."""
+        shapes = [self._expected[name] for name in names]
+        result = torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=self._dtype)
+        row = 0
+        for name, shape in zip(names, shapes, strict=True):
+            result[row : row + shape[0]] = self.tensor(name)
+            row += shape[0]
+        return result
+
+    def optional_stacked(self, names: list[str]) -> torch.Tensor | None:
+        return self.stacked(names) if names[0] in self._expected else None
+
+    def _say(self, name: str) -> None:
+        match = _LAYER.match(name)
+        layer = match[1] if match else ""
+        if layer and layer != self._layer:
+            self._report(f"reading weights {int(layer) + 1}/{self._checkpoint.config.num_layers}")
+        self._layer = layer

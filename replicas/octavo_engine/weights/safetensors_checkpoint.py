@@ -1,0 +1,70 @@
+"""A folder of safetensors files as a checkpoint: one file, or shards under ``model.safetensors.index.json``."""
+
+from pathlib import Path
+
+import torch
+from octavo_api.errors import ModelError
+from safetensors import SafetensorError, safe_open
+
+from octavo_engine.models.hf_config import config_from_folder, read_json
+from octavo_engine.weights.checkpoint import Shape
+from octavo_engine.weights.fingerprint import fingerprint
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class SafetensorsCheckpoint:
+    """See ``Checkpoint``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.config = config_from_folder(folder)
+        self._files = _files(folder)
+        self.shapes: dict[str, Shape] = {}
+        self._homes: dict[str, safe_open] = {}
+        for file in self._files:
+            self._read_header(file)
+
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        return self._homes[name].get_tensor(name).to(dtype, copy=True)
+
+    def fingerprint(self) -> str:
+        return fingerprint([self.path / "config.json", *self._files])
+
+    def _read_header(self, path: Path) -> None:
+        file = _open(path)
+        for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
+            piece = file.get_slice(name)
+            if piece.get_dtype() not in _FLOATS:
+                raise ModelError(f"{path}: {name}: got {piece.get_dtype()}, allowed: {', '.join(_FLOATS)}")
+            if name in self._homes:
+                raise ModelError(f"{path}: {name}: another file holds it too")
+            self._homes[name] = file
+            self.shapes[name] = tuple(piece.get_shape())
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    if index.is_file():
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise ModelError(f"{index}: weight_map: required, an object of tensor names and files")
+        files = [folder / name for name in sorted(set(map(str, names.values())))]
+    elif (folder / _SINGLE).is_file():
+        files = [folder / _SINGLE]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder}: the folder holds no .safetensors file")
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ModelError(f"{index}: names files that are not there: {', '.join(missing)}")
+    return files
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: truncated or broken: {error}") from error
