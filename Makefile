@@ -1,0 +1,48 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup up test test-fast lint format proto lock clean
+
+MODEL ?=
+REPLICAS ?= 1
+PORT ?= 8000
+GRPC_PORT ?= 9000
+ARGS ?=
+PYTHON ?=
+
+export PYTHON
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Create .venv with everything in it; nothing to do where that is done
+	@tools/setup.sh
+
+up: setup ## Serve a model here until Ctrl-C (MODEL=, REPLICAS=, PORT=, GRPC_PORT=, ARGS='--set ...')
+	@exec .venv/bin/octavo up $(if $(MODEL),'$(MODEL)') --replicas $(REPLICAS) --port $(PORT) --grpc-port $(GRPC_PORT) $(ARGS)
+
+test: setup ## Run all tests, cheapest tier first
+	@tools/test.sh
+
+test-fast: setup ## Run the tests that need neither a model nor Ray
+	@tools/test.sh fast
+
+lint: setup ## Check style, types and the import rules
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+format: setup ## Format the code and sort the imports
+	@.venv/bin/ruff check --select I --fix
+	@.venv/bin/ruff format
+
+proto: setup ## Generate the Python code of the protobuf files
+	@tools/protoc.sh
+
+lock: setup ## Resolve the dependencies anew into requirements.lock
+	@$$(command -v uv || echo .venv/uv/bin/uv) pip compile --quiet --no-header --no-emit-index-url --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+clean: ## Remove .venv and all caches
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

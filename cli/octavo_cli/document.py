@@ -1,0 +1,87 @@
+"""From the command line of ``octavo up`` to a ``ServingDeployment``."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic.alias_generators import to_camel
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.errors import ConfigurationError
+from octavo_api.model_source import EMBEDDED, normalize_uri
+
+_SECTIONS = ("engine", "router")
+_WORD = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What was given on the command line; None and empty where nothing was."""
+
+    model: str | None = None
+    file: Path | None = None
+    replicas: int | None = None
+    http_port: int | None = None
+    grpc_port: int | None = None
+    served_name: str | None = None
+    settings: Sequence[str] = ()
+
+
+def read_deployment(flags: Flags) -> ServingDeployment:
+    """Flags win over the file; raises ``ConfigurationError`` that names the flag or the field."""
+    document = _from_file(flags.file) if flags.file else _from_model(flags.model)
+    spec = document["spec"]
+    if flags.file and flags.model:
+        spec["model"] = {"uri": normalize_uri(flags.model)}
+    if flags.replicas is not None:
+        spec["replicas"] = flags.replicas
+    if flags.served_name is not None:
+        spec.setdefault("model", {})["servedName"] = flags.served_name
+    for door, port in (("http", flags.http_port), ("grpc", flags.grpc_port)):
+        if port is not None:
+            spec.setdefault("endpoint", {})[door] = {"port": port}
+    for setting in flags.settings:
+        section, name, value = parse_setting(setting)
+        spec.setdefault(section, {})[to_camel(name)] = value
+    return ServingDeployment.read(document, where=str(flags.file or "octavo up"))
+
+
+def parse_setting(text: str) -> tuple[str, str, Any]:
+    """Splits ``engine.max_num_seqs=64``; the value is read as YAML."""
+    path, equals, value = text.partition("=")
+    section, dot, name = path.strip().partition(".")
+    if not equals or not dot or not name or section not in _SECTIONS:
+        raise ConfigurationError(f"--set: got {text!r}, allowed: engine.NAME=VALUE or router.NAME=VALUE")
+    try:
+        return section, name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        return section, name.strip(), value
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    deployment = ServingDeployment.load(path)
+    return deployment.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _from_model(model: str | None) -> dict[str, Any]:
+    uri = normalize_uri(model or "")
+    served_name = _served_name(uri)
+    return {
+        "metadata": {"name": _object_name(served_name)},
+        "spec": {"model": {"uri": uri, "servedName": served_name}},
+    }
+
+
+def _served_name(uri: str) -> str:
+    if uri == EMBEDDED:
+        return "smollm2"
+    return uri.rstrip("/").rpartition("/")[2].removesuffix(".gguf") or "model"
+
+
+def _object_name(served_name: str) -> str:
+    """Returns a Kubernetes name: lower case letters, digits and hyphens, beginning with a letter."""
+    words = _WORD.sub("-", served_name.lower()).strip("-")
+    return (words if words[:1].isalpha() else f"model-{words}")[:40].strip("-")

@@ -1,0 +1,27 @@
+"""What a user reads once the endpoint is up."""
+
+import json
+import shlex
+from pathlib import Path
+
+from octavo_api.deployment import ServingDeployment
+
+
+def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Path) -> str:
+    """Returns where the endpoint is, a ``curl`` line that works as it stands, how to chat, where the logs are."""
+    http, grpc = deployment.spec.endpoint.http.port, deployment.spec.endpoint.grpc.port
+    body = {"model": deployment.served_name, "messages": [{"role": "user", "content": "What is a book?"}]}
+    key = f' -H "Authorization: Bearer $(head -n 1 {shlex.quote(str(api_key_file))})"' if api_key_file else ""
+    chat = "octavo chat" + (f" --url http://127.0.0.1:{http}" if http != 8000 else "")
+    if api_key_file:
+        chat += f" --api-key-file {shlex.quote(str(api_key_file))}"
+    return (
+        f"  model  {deployment.served_name}\n"
+        f"  HTTP   http://127.0.0.1:{http}/v1\n"
+        f"  gRPC   127.0.0.1:{grpc}\n"
+        f"  chat   {chat}\n"
+        f"  logs   {logs}\n\n"
+        f"curl http://127.0.0.1:{http}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+        f"-d {shlex.quote(json.dumps(body))}\n\n"
+        "Ctrl-C stops it."
+    )

@@ -1,0 +1,47 @@
+"""The ``octavo`` command. A subcommand's module is imported when it runs, or when its own help is asked for."""
+
+import importlib
+import sys
+
+import click
+
+from octavo_api.errors import StartupError
+
+_COMMANDS = {
+    "up": "Serve a model on this machine.",
+    "chat": "Talk to a running endpoint.",
+    "version": "Print the version.",
+}
+
+
+class LazyGroup(click.Group):
+    """Finds ``octavo_cli.NAME.command`` on demand; the list of commands costs no import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"octavo_cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Octavo serves large language models."""
+
+
+def main() -> None:
+    """Entry point: a ``StartupError`` becomes one message on stderr and exit status 1."""
+    try:
+        group(prog_name="octavo")
+    except StartupError as error:
+        click.secho("Error: ", fg="red", err=True, nl=False)
+        click.echo(error.message, err=True)
+        sys.exit(1)

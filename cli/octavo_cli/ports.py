@@ -1,0 +1,52 @@
+"""Whether a port is free, and who has it where it is not."""
+
+import socket
+from pathlib import Path
+
+from octavo_api.errors import PortInUse
+
+_LISTEN = "0A"
+
+
+def require_free(host: str, port: int, purpose: str) -> None:
+    """Raises ``PortInUse`` that names the port, its purpose and, where it can be seen, the process that listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            raise PortInUse(
+                f"{purpose} port {port}: {error.strerror.lower()}{_holder(port)}; choose another one"
+            ) from None
+
+
+def _holder(port: int) -> str:
+    """Returns `` by NAME (pid N)``, or nothing where the process is another user's."""
+    inodes = _listening(port)
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and inodes & _sockets(process):
+            name = (process / "comm").read_text().strip()
+            return f" by {name} (pid {process.name})"
+    return ""
+
+
+def _listening(port: int) -> set[str]:
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/net", table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    return inodes
+
+
+def _sockets(process: Path) -> set[str]:
+    try:
+        return {str(fd.readlink()) for fd in (process / "fd").iterdir()}
+    except OSError:
+        return set()

@@ -1,0 +1,35 @@
+"""``octavo up``: one model, an endpoint on this machine, until Ctrl-C."""
+
+from pathlib import Path
+
+import click
+
+from octavo_cli.document import Flags, read_deployment
+
+
+@click.command(name="up", help="Serve MODEL on this machine: hf://ORGANISATION/NAME, a folder or a .gguf file; "
+               "without one the embedded SmolLM2-135M-Instruct.")  # fmt: skip
+@click.argument("model", required=False)
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="A ServingDeployment document (YAML).")
+@click.option("--replicas", type=click.IntRange(min=1), help="Engine replicas. [default: 1]")
+@click.option("--port", "http_port", type=click.IntRange(1, 65535), help="HTTP port. [default: 8000]")
+@click.option("--grpc-port", type=click.IntRange(1, 65535), help="gRPC port. [default: 9000]")
+@click.option("--served-name", help="The model's name in requests.")
+@click.option("--set", "settings", multiple=True, metavar="SECTION.NAME=VALUE", help="An engine or router setting; "
+              "may be given several times.")  # fmt: skip
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys, one a line; without it "
+              "everyone on this machine may ask.")  # fmt: skip
+def command(
+    model: str | None,
+    file: Path | None,
+    replicas: int | None,
+    http_port: int | None,
+    grpc_port: int | None,
+    served_name: str | None,
+    settings: tuple[str, ...],
+    api_key_file: Path | None,
+) -> None:
+    deployment = read_deployment(Flags(model, file, replicas, http_port, grpc_port, served_name, settings))
+    from octavo_cli.local_service import LocalService
+
+    LocalService(deployment, api_key_file).run()

@@ -1,0 +1,21 @@
+"""``octavo_serving.app:build``, the import path of every application that ``octavo_api.serve_config`` makes."""
+
+from ray import serve
+from ray.serve import Application
+
+from octavo_api.serve_config import ENGINE, GATEWAY, ApplicationArgs
+from octavo_serving import ray_adapter
+from octavo_serving.engine import EngineReplica
+from octavo_serving.gateway import GatewayReplica
+
+
+def build(args: ApplicationArgs) -> Application:
+    """Builds the application in Serve's build task; counts and settings come from the configuration, not from here."""
+    return compose(args, EngineReplica, GatewayReplica)
+
+
+def compose(args: ApplicationArgs, engine: type[EngineReplica], gateway: type[GatewayReplica]) -> Application:
+    """Binds a gateway to an engine; the gateway's handle on it mirrors the engine's replicas, and carries nothing."""
+    engines = serve.deployment(engine).options(name=ENGINE, request_router_config=ray_adapter.mirror_router_config())
+    gateways = serve.deployment(serve.ingress()(gateway)).options(name=GATEWAY)
+    return gateways.bind(engines.bind(args), args)

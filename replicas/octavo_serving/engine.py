@@ -1,0 +1,91 @@
+"""The ``Engine`` deployment: one engine replica under Serve's care.
+
+Module level stays light: Serve's build task and its controller import it, neither may load torch.
+"""
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import ray
+from ray.util import get_node_ip_address
+
+from octavo_api.errors import OctavoError
+from octavo_api.serve_config import ApplicationArgs, Bind, EngineUserConfig, engine_settings, read_environment
+from octavo_serving import ray_adapter
+from octavo_serving.autoscaling import IN_FLIGHT
+from octavo_serving.secrets import read_secret
+
+if TYPE_CHECKING:
+    from octavo_engine.loading import LoadedEngine
+
+logger = logging.getLogger("ray.serve")
+
+
+class EngineStalled(OctavoError):
+    """The engine's thread has not finished a step for too long; Serve replaces the replica."""
+
+
+class EngineReplica:
+    """Loads the model in its constructor, which Serve awaits, and serves the replica protocol until it is drained."""
+
+    heartbeat_limit_s: ClassVar[float] = 60.0
+    """A step takes seconds at most; a thread that shows no sign for this long hangs."""
+
+    async def __init__(self, args: ApplicationArgs) -> None:
+        from octavo_engine.service import EngineServer
+
+        self._environment = read_environment(os.environ)
+        self._config = EngineUserConfig.model_validate(ray_adapter.initial_user_config())
+        self._replica = ray_adapter.replica_id().unique_id
+        self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
+        loaded = await asyncio.to_thread(self.load, args)
+        self._server = await EngineServer.start(
+            loaded, replica=self._replica, host=self._host, secret=read_secret(args.secret_file)
+        )
+        logger.info("engine %s listens on %s:%d", self._replica, self._host, self._server.port)
+
+    def load(self, args: ApplicationArgs) -> "LoadedEngine":
+        """Reads the model; blocks for seconds to minutes. Raises ``StartupError``."""
+        from octavo_engine.loading import load_engine
+
+        return load_engine(
+            args.model_uri,
+            args.model_revision,
+            engine_settings(self._environment, self._config),
+            num_cpus=ray.get_runtime_context().get_assigned_resources().get("CPU"),
+            replicas_on_node=self._environment.replicas_on_node,
+            memory_limit=self._environment.memory_limit,
+            report=lambda line: logger.info("engine %s: %s", self._replica, line),
+        )
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        return {"host": self._host, "port": self._server.port}
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        load = self._server.load()
+        return {IN_FLIGHT: float(load.num_requests_running + load.num_requests_waiting)}
+
+    async def check_health(self) -> None:
+        """Raises ``EngineStalled``: this loop answers while the engine's own thread may hang."""
+        age = self._server.heartbeat_age_s()
+        if age > self.heartbeat_limit_s:
+            raise EngineStalled(
+                f"engine {self._replica}: no step for {age:.0f} s, limit {self.heartbeat_limit_s:.0f} s"
+            )
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        config = EngineUserConfig.model_validate(user_config)
+        if config != self._config:
+            self._server.reconfigure(engine_settings(self._environment, config))
+            self._config = config
+            logger.info("engine %s took up %s", self._replica, config.settings)
+
+    async def __del__(self) -> None:
+        """Serve sees none of this replica's streams: wait for them here."""
+        if not hasattr(self, "_server"):
+            return
+        if not await self._server.drain(self._config.drain_seconds):
+            logger.warning("engine %s: streams cut after %d s", self._replica, self._config.drain_seconds)
+        await self._server.stop()

@@ -1,0 +1,69 @@
+"""Who has the application's ports on a node.
+
+One gateway of a node listens on them. Another one there stands by, reachable through Serve's proxy only, and takes the
+ports over as soon as they are free: when their holder drains in a rolling update, or dies.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from octavo_api.errors import PortInUse
+
+if TYPE_CHECKING:
+    from octavo_router.server import GatewayServer
+
+logger = logging.getLogger("ray.serve")
+
+_RETRY_S = 0.1
+_SAY_AGAIN_S = 60.0
+
+
+class FrontDoor:
+    """Opens a server's listeners once their ports are free."""
+
+    def __init__(self, server: "GatewayServer", host: str, http_port: int, grpc_port: int, *, name: str) -> None:
+        self._server = server
+        self._host = host
+        self._http_port = http_port
+        self._grpc_port = grpc_port
+        self._name = name
+        self._standby: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Listens, or stands by until it can."""
+        blocked = await self._try()
+        if blocked is not None:
+            logger.warning("%s stands by: %s", self._name, blocked)
+            self._standby = asyncio.create_task(self._stand_by())
+
+    def check(self) -> None:
+        """Raises what ended the wait for the ports, where anything but success did."""
+        if self._standby is not None and self._standby.done() and not self._standby.cancelled():
+            self._standby.result()
+
+    async def close(self, timeout_s: float) -> bool:
+        """Closes the listeners at once, waits for running streams; returns whether all of them ended."""
+        if self._standby is not None:
+            self._standby.cancel()
+            await asyncio.wait([self._standby])
+        ended = await self._server.drain(timeout_s)
+        await self._server.stop()
+        return ended
+
+    async def _try(self) -> PortInUse | None:
+        try:
+            await self._server.start(self._host, self._http_port, self._host, self._grpc_port)
+        except PortInUse as error:
+            return error
+        logger.info("%s listens on %s, HTTP %d, gRPC %d", self._name, self._host, self._http_port, self._grpc_port)
+        return None
+
+    async def _stand_by(self) -> None:
+        waited = 0.0
+        while blocked := await self._try():
+            await asyncio.sleep(_RETRY_S)
+            waited += _RETRY_S
+            if waited >= _SAY_AGAIN_S:
+                logger.warning("%s still stands by: %s", self._name, blocked)
+                waited = 0.0

@@ -1,0 +1,87 @@
+"""The ``Gateway`` deployment: the router and both front doors.
+
+The first door is the gateway's own HTTP and gRPC listeners; the second is Serve's proxy, for which the same ASGI
+application is this deployment's ingress. A gateway's process never loads torch.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ray.serve.handle import DeploymentHandle
+
+from octavo_api import model_source
+from octavo_api.serve_config import ApplicationArgs, Bind, GatewayUserConfig
+from octavo_api.settings import RouterSettings
+from octavo_serving import ray_adapter, registry
+from octavo_serving.front_door import FrontDoor
+from octavo_serving.ingress import without_lifespan
+from octavo_serving.registry import Announcement
+from octavo_serving.secrets import read_secret
+
+if TYPE_CHECKING:
+    from octavo_router.server import GatewayServer
+
+logger = logging.getLogger("ray.serve")
+
+
+class GatewayReplica:
+    """Tokenizes, routes and answers. Its replicas come from the registry that the engine handle's router fills."""
+
+    async def __init__(self, engine: DeploymentHandle, args: ApplicationArgs) -> None:
+        self._replica = ray_adapter.replica_id().unique_id
+        self._config = GatewayUserConfig.model_validate(ray_adapter.initial_user_config())
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._build(args)
+        self._engines = ray_adapter.mirror(engine)
+        registry.REGISTRY.subscribe(self._engines, self._replicas_changed)
+        host = "127.0.0.1" if args.bind is Bind.LOOPBACK else "0.0.0.0"
+        self._door = FrontDoor(self._server, host, args.http_port, args.grpc_port, name=f"gateway {self._replica}")
+        await self._door.open()
+
+    async def _build(self, args: ApplicationArgs) -> "GatewayServer":
+        from octavo_router.dispatch import ReplicaPool
+        from octavo_router.server import GatewayServer
+
+        from octavo_router.text import ModelText
+
+        files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)
+        text = await asyncio.to_thread(ModelText.load, files)
+        settings = self._settings(self._config)
+        self._pool = ReplicaPool(settings, gateway=self._replica, secret=read_secret(args.secret_file))
+        return GatewayServer(text=text, served_name=self._config.served_name, settings=settings, pool=self._pool)
+
+    @staticmethod
+    def _settings(config: GatewayUserConfig) -> RouterSettings:
+        return RouterSettings.read(config.settings, where="router")
+
+    def _replicas_changed(self, running: tuple[Announcement, ...]) -> None:
+        """Called in the thread of Serve's router."""
+        self._loop.call_soon_threadsafe(self._update_replicas, running)
+
+    def _update_replicas(self, running: tuple[Announcement, ...]) -> None:
+        from octavo_router.dispatch import ReplicaAddress
+
+        ready = [r for r in running if "port" in r.metadata]
+        self._pool.update_replicas(ReplicaAddress(r.replica, r.metadata["host"], r.metadata["port"]) for r in ready)
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return without_lifespan(self._server.app)
+
+    async def check_health(self) -> None:
+        self._door.check()
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        config = GatewayUserConfig.model_validate(user_config)
+        if config != self._config:
+            self._server.reconfigure(self._settings(config))
+            self._config = config
+            logger.info("gateway %s took up %s", self._replica, config.settings)
+
+    async def __del__(self) -> None:
+        """Serve waits for what came through its proxy; what came through the own listeners is waited for here."""
+        if not hasattr(self, "_door"):
+            return
+        registry.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
+        if not await self._door.close(self._config.drain_seconds):
+            logger.warning("gateway %s: streams cut after %d s", self._replica, self._config.drain_seconds)

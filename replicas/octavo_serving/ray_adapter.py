@@ -1,0 +1,104 @@
+"""Every private or alpha name of Ray that this project uses, checked against ``ray==2.60.*``.
+
+``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, the replica context's deployment
+configuration, the controller client and ``ray.init(_temp_dir=...)`` are private.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve._private.api import serve_start
+from ray.serve._private.client import ServeControllerClient
+from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+from ray.serve.schema import ServeDeploySchema
+
+from octavo_serving import registry
+
+_OBJECT_STORE_BYTES = 78_643_200
+"""Ray's minimum: no token and no weight goes through its object store."""
+
+
+class MirrorRouter(RequestRouter):
+    """Copies what Serve says of a deployment's replicas into ``REGISTRY``. No request goes through it.
+
+    Serve pickles this class by value: the registry is named through its module, or it would be copied too.
+    """
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        return [candidate_replicas]
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        super().update_replicas(replicas)
+        running = tuple(registry.Announcement(r.replica_id.unique_id, dict(r.replica_metadata or {})) for r in replicas)
+        registry.REGISTRY.publish(deployment_key(self._deployment_id.app_name, self._deployment_id.name), running)
+
+
+def deployment_key(application: str, deployment: str) -> str:
+    return f"{application}#{deployment}"
+
+
+def mirror_router_config() -> RequestRouterConfig:
+    return RequestRouterConfig(request_router_class=MirrorRouter)
+
+
+def mirror(handle: DeploymentHandle) -> str:
+    """Starts the handle's router, which otherwise waits for a first request; returns the key in ``REGISTRY``."""
+    if not handle.is_initialized:
+        handle._init()
+    return deployment_key(handle.app_name, handle.deployment_name)
+
+
+def start_ray(num_cpus: int, folder: Path) -> None:
+    """Starts a Ray of its own in ``folder`` and connects this process to it, whatever else runs on the machine."""
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        num_gpus=0,
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        _temp_dir=str(folder),
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+def replica_id() -> ReplicaID:
+    return serve.get_replica_context().replica_id
+
+
+def initial_user_config() -> dict[str, Any]:
+    """Returns the ``user_config`` that ``reconfigure`` gets after the constructor, already inside the constructor."""
+    return dict(serve.get_replica_context()._deployment_config.user_config or {})
+
+
+class Controller:
+    """What the dashboard's REST interface offers, without a dashboard."""
+
+    UNREACHABLE = (RayError, RayServeException)
+    """Raised by every call while Serve's controller is being restarted."""
+
+    def __init__(self, client: ServeControllerClient) -> None:
+        self._client = client
+
+    @classmethod
+    def start(cls, *, proxy_location: str, http_host: str = "127.0.0.1", http_port: int = 8000) -> "Controller":
+        """Starts Serve on the Ray that this process is connected to."""
+        http = {"host": http_host, "port": http_port}
+        return cls(serve_start(proxy_location=proxy_location, http_options=http))
+
+    def apply(self, applications: list[dict[str, Any]]) -> None:
+        """Makes ``applications`` all there is, as ``PUT /api/serve/applications/`` does; returns before they run."""
+        self._client.deploy_apps(ServeDeploySchema.model_validate({"applications": applications}))
+
+    def details(self) -> dict[str, Any]:
+        """Returns what ``GET /api/serve/applications/`` answers."""
+        return self._client.get_serve_details()
