@@ -1,0 +1,72 @@
+"""What a client asks for, in the words that both front ends share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_api.errors import InvalidRequest
+from octavo_api.sampling import SamplingParams
+from octavo_router.text import check_stops
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Tokenized as it stands."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Used as it stands."""
+
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Rendered by the model's chat template."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool = True
+    template_kwargs: Mapping[str, Any] | None = None
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One prompt and how to answer it. Checked when it is made, but for what only the model knows.
+
+    ``timeout_s`` is the client's own; the gateway's ``request_timeout_seconds`` holds beside it.
+    """
+
+    request_id: str
+    prompt: Prompt
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: str = ""
+    tenant: str = ""
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_stops(self.stop)
+        if not -(2**31) <= self.priority < 2**31:
+            raise InvalidRequest.field("priority", self.priority, f"an integer from {-(2**31)} to {2**31 - 1}")
+
+    @property
+    def salt(self) -> str:
+        """What keeps the prefix caches of tenants apart: a tenant's name holds no slash, so no two pairs are alike."""
+        return f"{self.tenant}/{self.cache_salt}" if self.tenant or self.cache_salt else ""
+
+
+def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raises ``InvalidRequest`` where one of ``ids`` is not a token of the model."""
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+        raise InvalidRequest.field(param, wrong, f"token ids from 0 to {vocab_size - 1}")

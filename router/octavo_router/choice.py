@@ -1,0 +1,121 @@
+"""From the tokens of one choice to what its reader sees: text up to a stop string, token ids, log probabilities."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from octavo_api.v1 import replica_pb2, sampling_pb2
+from octavo_router.text import Detokenizer, StopStrings
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+_FINISH = {
+    sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    sampling_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
+}
+
+
+@dataclass(slots=True)
+class Delta:
+    """What one choice gained. ``text`` is never empty unless the choice ends with it.
+
+    ``token_ids`` and ``logprobs`` are those of all tokens since the last delta, whether or not they show as text.
+    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice.
+    """
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[sampling_pb2.PositionLogprobs]
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+class ChoiceReader:
+    """Turns the engine's outputs for one choice into deltas."""
+
+    def __init__(self, index: int, detokenizer: Detokenizer, stops: StopStrings | None, *, show_stop: bool) -> None:
+        self.index = index
+        self.finished = False
+        self.num_tokens = 0
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._show_stop = show_stop
+        self._token_ids: list[int] = []
+        self._logprobs: list[sampling_pb2.PositionLogprobs] = []
+
+    def take(self, output: replica_pb2.Output) -> Delta | None:
+        """Returns what there is to show, or None where that is nothing yet.
+
+        A choice that a stop string ended is ``finished`` although the engine has not said so.
+        """
+        ids = list(output.token_ids)
+        finish = _FINISH.get(output.finish_reason) if output.finish_reason else None
+        # The token that ended the choice (end of text, or one of stop_token_ids) is no part of the text.
+        shown = ids[:-1] if finish is FinishReason.STOP and not self._show_stop else ids
+        if self._stops is None:
+            text = self._detokenizer.push(shown)
+            if finish:
+                text += self._detokenizer.flush()
+            return self._gained(text, ids, output.logprobs, finish, _stop_token(output) if finish else None)
+        return self._until_stop(self._stops, ids, len(shown), output, finish)
+
+    def _until_stop(
+        self,
+        stops: StopStrings,
+        ids: list[int],
+        num_shown: int,
+        output: replica_pb2.Output,
+        finish: FinishReason | None,
+    ) -> Delta | None:
+        """Goes token by token, so that no token after the stop string counts."""
+        parts = []
+        for position in range(num_shown):
+            parts.append(stops.push(self._detokenizer.push(ids[position : position + 1])))
+            if stops.matched is not None:
+                used = position + 1
+                return self._gained(
+                    "".join(parts), ids[:used], output.logprobs[:used], FinishReason.STOP, stops.matched
+                )
+        reason: str | int | None = None
+        if finish:
+            parts.append(stops.push(self._detokenizer.flush()))
+            if stops.matched is None:
+                parts.append(stops.flush())
+                reason = _stop_token(output)
+            else:
+                finish, reason = FinishReason.STOP, stops.matched
+        return self._gained("".join(parts), ids, output.logprobs, finish, reason)
+
+    def _gained(
+        self,
+        text: str,
+        ids: list[int],
+        logprobs: Sequence[sampling_pb2.PositionLogprobs],
+        finish: FinishReason | None,
+        reason: str | int | None,
+    ) -> Delta | None:
+        self.num_tokens += len(ids)
+        if self._token_ids:
+            self._token_ids += ids
+        else:
+            self._token_ids = ids
+        if logprobs:
+            self._logprobs += logprobs
+        if not text and finish is None:
+            return None
+        self.finished = finish is not None
+        delta = Delta(self.index, text, self._token_ids, self._logprobs, finish, reason)
+        self._token_ids = []
+        self._logprobs = []
+        return delta
+
+
+def _stop_token(output: replica_pb2.Output) -> int | None:
+    return output.stop_token_id if output.HasField("stop_token_id") else None

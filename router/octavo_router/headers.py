@@ -1,0 +1,23 @@
+"""What both front ends read from a request's headers or metadata."""
+
+import re
+import uuid
+
+from octavo_api.errors import InvalidRequest
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id(given: str | None) -> str:
+    """Returns the client's ``X-Request-Id``, or a drawn one where it sent none; raises ``InvalidRequest``."""
+    if given is None:
+        return uuid.uuid4().hex
+    if not _REQUEST_ID.fullmatch(given):
+        raise InvalidRequest.field("x-request-id", given, "1 to 128 letters, digits, and . _ : -")
+    return given
+
+
+def bearer(header: str | None) -> str | None:
+    """Returns the key of an ``Authorization: Bearer KEY`` header."""
+    scheme, _, key = (header or "").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None

@@ -1,0 +1,155 @@
+"""The two generating endpoints: from the request's bytes to its last event, whatever happens on the way."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from octavo_api.errors import Draining, RequestError
+from octavo_router.call import Call
+from octavo_router.gateway import LATE_S, Gateway, Generation
+from octavo_router.http.body import ClientGone, parse_object, read_body
+from octavo_router.http.chat import ID_PREFIX as CHAT_ID_PREFIX
+from octavo_router.http.chat import ChatWire, chat_calls
+from octavo_router.http.completions import ID_PREFIX as COMPLETION_ID_PREFIX
+from octavo_router.http.completions import CompletionWire, completion_calls
+from octavo_router.http.protocol import ChatBody, CompletionBody, GenerationBody
+from octavo_router.http.reply import Reply
+from octavo_router.http.wire import DONE, Gathered, Wire, route_headers
+from octavo_router.merge import run
+from octavo_router.text import ModelText
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GONE = 499
+"""Nobody reads it; metrics count it. nginx's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What is special to one path."""
+
+    id_prefix: str
+    body: type[GenerationBody]
+    calls: Callable[[Any, Mapping[str, Any], str, str], list[Call]]
+    wire: Callable[[Any, str, str, ModelText], Wire]
+
+
+ENDPOINTS = {
+    "/v1/chat/completions": Endpoint(CHAT_ID_PREFIX, ChatBody, chat_calls, ChatWire),
+    "/v1/completions": Endpoint(COMPLETION_ID_PREFIX, CompletionBody, completion_calls, CompletionWire),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request."""
+
+    calls: Sequence[Call]
+    wire: Wire
+    stream: bool
+    explain: bool
+
+
+class Generate:
+    """Answers one request of an endpoint through a reply."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def __call__(
+        self, endpoint: Endpoint, scope: Scope, receive: Receive, reply: Reply, request_id: str, tenant: str
+    ) -> None:
+        """Raises ``ClientGone``, or a ``RequestError`` where no answer has started; sends all else itself."""
+        if self._gateway.draining:
+            raise Draining("this gateway is shutting down and takes no new requests", retry_after_s=1.0)
+        headers = Headers(scope=scope)
+        body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
+        job = self._job(endpoint, body, headers, request_id, tenant)
+        work = self._stream(job, reply) if job.stream else self._answer(job, reply)
+        await unless_gone(receive, reply, work)
+
+    def _job(self, endpoint: Endpoint, raw: bytes, headers: Headers, request_id: str, tenant: str) -> Job:
+        gateway = self._gateway
+        body = endpoint.body.read(parse_object(raw)).check()
+        gateway.check_model(body.model)
+        id = endpoint.id_prefix + request_id
+        return Job(
+            calls=endpoint.calls(body, gateway.text.sampling_defaults, id, tenant),
+            wire=endpoint.wire(body, id, gateway.served_name, gateway.text),
+            stream=body.stream,
+            explain=headers.get("x-octavo-explain") in ("1", "true"),
+        )
+
+    async def _answer(self, job: Job, reply: Reply) -> None:
+        generations: dict[int, Generation] = {}
+        gathered: dict[tuple[int, int], Gathered] = {}
+        async with self._gateway.time_limit(), aclosing(run(self._gateway, job.calls)) as batches:
+            async for prompt, generation, deltas in batches:
+                generations[prompt] = generation
+                for delta in deltas:
+                    gathered.setdefault((prompt, delta.choice), Gathered()).add(delta)
+        choices = [
+            job.wire.choice(prompt, generations[prompt], choice, gathered[prompt, choice])
+            for prompt, choice in sorted(gathered)
+        ]
+        answered = [generations[prompt] for prompt in sorted(generations)]
+        body = job.wire.envelope.body(choices, answered, job.explain) | job.wire.body_fields(answered)
+        await reply.json(200, body, route_headers(answered[0]) if job.explain else ())
+
+    async def _stream(self, job: Job, reply: Reply) -> None:
+        """Starts the answer with the first output, so that what an engine refuses still has its HTTP status."""
+        generations: dict[int, Generation] = {}
+        event = job.wire.event
+        try:
+            async with self._gateway.time_limit(), aclosing(run(self._gateway, job.calls)) as batches:
+                async for prompt, generation, deltas in batches:
+                    if prompt not in generations:
+                        generations[prompt] = generation
+                        if not reply.status:
+                            await reply.start_events(route_headers(generation) if job.explain else ())
+                    await reply.write("".join([event(prompt, generation, delta) for delta in deltas]))
+        except Exception as error:
+            if not reply.status:
+                raise
+            await self._break_off(error, reply)
+            return
+        answered = [generations[prompt] for prompt in sorted(generations)]
+        last = job.wire.envelope.last_event(answered, job.explain)
+        await reply.end((last + DONE).encode())
+
+    async def _break_off(self, error: Exception, reply: Reply) -> None:
+        """Tells a client that reads; one that does not has its connection cut by the server."""
+        if not isinstance(error, RequestError):
+            logger.error("internal error in the middle of a stream", exc_info=error)
+            error = RequestError("internal error; the gateway's log has more")
+        async with asyncio.timeout(LATE_S):
+            await reply.error(error)
+
+
+Result = TypeVar("Result")
+
+
+async def unless_gone(receive: Receive, reply: Reply, work: Coroutine[Any, Any, Result]) -> Result:
+    """Runs ``work`` while the client is there; raises ``ClientGone``, after ``work`` has cleaned up, once it is not."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and not reply.complete:
+            raise ClientGone
+        return await task
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,135 @@
+"""OpenAI's answers: what chat and plain completions share, as objects and as events.
+
+An event is a constant head and tail with the escaped text between them: no token builds an object.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring as quote
+from typing import Any, Protocol
+
+from octavo_api.v1.sampling_pb2 import PositionLogprobs
+from octavo_router.choice import Delta
+from octavo_router.gateway import Generation
+from octavo_router.http.reply import Header, header
+
+DONE = "data: [DONE]\n\n"
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All deltas of one choice."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+
+class Wire(Protocol):
+    """How one endpoint writes its choices."""
+
+    envelope: "Envelope"
+
+    def event(self, prompt: int, generation: Generation, delta: Delta) -> str:
+        """Returns the event that carries ``delta``."""
+
+    def choice(self, prompt: int, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+        """Returns the element of ``choices`` of an answer in one piece."""
+
+    def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
+        """Returns what the answer in one piece has beside its choices."""
+
+
+class Envelope:
+    """The fields around the choices: ``id``, ``object``, ``created``, ``model``, ``usage``."""
+
+    def __init__(
+        self, *, id: str, kind: str, chunk_kind: str, model: str, include_usage: bool, unseen: bool = False
+    ) -> None:
+        """``unseen`` completion tokens do not count."""
+        self.id = id
+        self._unseen = unseen
+        self._created = int(time.time())
+        self._kind = kind
+        self._model = model
+        self.include_usage = include_usage
+        names = f'"id":{quote(id)},"object":"{chunk_kind}","created":{self._created},"model":{quote(model)}'
+        self._before = f'data: {{{names},"choices":['
+        self.head = self._before + '{"index":'
+        self.tail = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
+
+    def last_event(self, generations: Sequence[Generation], explain: bool) -> str:
+        """Returns the event without choices: usage and route, where they were asked for."""
+        fields = {}
+        if self.include_usage:
+            fields["usage"] = self._usage(generations)
+        if explain:
+            fields["octavo"] = explained(generations)
+        if not fields:
+            return ""
+        return f"{self._before}],{json.dumps(fields, ensure_ascii=False, separators=(',', ':'))[1:]}\n\n"
+
+    def body(self, choices: list[dict[str, Any]], generations: Sequence[Generation], explain: bool) -> dict[str, Any]:
+        body = {
+            "id": self.id,
+            "object": self._kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+            "usage": self._usage(generations),
+        }
+        return body | ({"octavo": explained(generations)} if explain else {})
+
+    def _usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
+        prompt = sum(len(generation.prompt_token_ids) for generation in generations)
+        completion = 0 if self._unseen else sum(generation.completion_tokens for generation in generations)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in generations)},
+        }
+
+
+def explained(generations: Sequence[Generation]) -> Any:
+    """Returns why the replica was chosen: an object, or one for each prompt where there are several."""
+    routes = [_route(generation) for generation in generations]
+    return routes[0] if len(routes) == 1 else routes
+
+
+def _route(generation: Generation) -> dict[str, Any]:
+    route = generation.route
+    if route is None:
+        return {}
+    return {
+        "replica": route.replica,
+        "policy": route.policy,
+        "reason": route.reason,
+        "predicted_cached_tokens": route.predicted_cached_tokens,
+        "cached_tokens": generation.cached_tokens,
+        "cost_s": route.cost_s,
+    }
+
+
+def route_headers(generation: Generation) -> list[Header]:
+    """Returns the decision as headers; they leave before the engine has said what it found."""
+    route = generation.route
+    if route is None:
+        return []
+    return [
+        header("x-octavo-replica", route.replica),
+        header("x-octavo-route-policy", route.policy),
+        header("x-octavo-route-reason", route.reason),
+        header("x-octavo-predicted-cached-tokens", route.predicted_cached_tokens),
+        header("x-octavo-cost-seconds", f"{route.cost_s:.6f}"),
+    ]

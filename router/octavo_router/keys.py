@@ -1,0 +1,114 @@
+"""API keys: who may send requests, and as which tenant.
+
+The file has one key a line, ``NAME KEY``; empty lines and lines that start with ``#`` are passed over. A tenant may
+have several keys, for a change of keys without a gap. Keys are kept as keyed hashes only.
+"""
+
+import logging
+import os
+import re
+import secrets
+import time
+from hashlib import blake2b
+from pathlib import Path
+from typing import Self
+
+from octavo_api.errors import AuthenticationFailed, ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_KEY = re.compile(r"[\x21-\x7e]{8,512}")
+
+REREAD_S = 1.0
+"""A changed file (a rotated Secret) is read at the first request so long after the last look."""
+
+
+class ApiKeys:
+    """The keys of one file, read again when it changes."""
+
+    def __init__(self, path: Path, tenants: dict[bytes, str], pepper: bytes, version: tuple[int, ...]) -> None:
+        self._path = path
+        self._tenants = tenants
+        self._pepper = pepper
+        self._version = version
+        self._looked = time.monotonic()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises ``ConfigurationError`` that names file and line, never a key."""
+        pepper = secrets.token_bytes(32)
+        version = _version(path)
+        return cls(path, _read(path, pepper), pepper, version)
+
+    def authenticate(self, key: str | None) -> str:
+        """Returns the tenant's name; raises ``AuthenticationFailed``."""
+        self._refresh()
+        if key is None:
+            raise AuthenticationFailed(
+                "You didn't provide an API key. Send it as a header: Authorization: Bearer YOUR_KEY"
+            )
+        digest = _digest(key, self._pepper)
+        # The digest is keyed: how long the look-up takes says nothing about the key.
+        tenant = self._tenants.get(digest)
+        if tenant is None:
+            raise AuthenticationFailed("Incorrect API key provided.")
+        return tenant
+
+    def reload(self) -> None:
+        """Reads the file again; raises ``ConfigurationError`` and keeps the keys it has."""
+        version = _version(self._path)
+        self._tenants = _read(self._path, self._pepper)
+        self._version = version
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < REREAD_S:
+            return
+        self._looked = now
+        try:
+            if _version(self._path) != self._version:
+                self.reload()
+        except ConfigurationError as error:
+            logger.error("API keys stay as they were: %s", error.message)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev)
+
+
+def _read(path: Path, pepper: bytes) -> dict[bytes, str]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from None
+    tenants: dict[bytes, str] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{path}, line {number}"
+        if len(words) != 2:
+            raise ConfigurationError(f"{where}: got {len(words)} words, allowed: NAME KEY")
+        name, key = words
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"{where}: the name may hold letters, digits, and . _ - (63 at most)")
+        if not _KEY.fullmatch(key):
+            raise ConfigurationError(f"{where}: the key must be 8 to 512 printable ASCII characters")
+        digest = _digest(key, pepper)
+        if digest in tenants:
+            raise ConfigurationError(f"{where}: the key stands in an earlier line as well")
+        tenants[digest] = name
+    if not tenants:
+        raise ConfigurationError(f"{path}: no key, allowed: one NAME KEY a line")
+    return tenants
+
+
+def _digest(key: str, pepper: bytes) -> bytes:
+    return blake2b(key.encode(), key=pepper, digest_size=32).digest()

@@ -1,0 +1,1 @@
+"""The gRPC interface ``octavo.v1.Inference``."""
