@@ -24,6 +24,8 @@ class Reason(StrEnum):
     """The replica chosen before went away without showing a token."""
     POLICY = "policy"
     """The policy does not look at prefixes."""
+    DEGRADED = "degraded"
+    """No replica's load is known, or the decision failed: one that can be reached was taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,145 @@
+"""What a request costs at a replica, in seconds: for itself and for the requests that are there already.
+
+::
+
+    queue    tokens to prefill before it / μ            waits for them
+    prefill  its own uncached tokens / μ                waits for them, and so does every request that is decoding
+    decode   output tokens · decode step · share        rows beside it slow it, and it slows them
+    memory   rises without bound as referenced blocks near the cache's size; beyond it, preemption
+
+μ is the replica's measured prefill speed. All of it is linear in the request's own numbers, so a ``Candidate`` holds
+the coefficients, made once for each report, and a decision over many replicas is a few multiplications for each.
+The terms are those of Dynamo's router with units, and LMetric's product (uncached tokens x batch) as the second.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo_api.settings import RoutingPolicy
+from octavo_router.chain import HashSpace
+from octavo_router.load import LoadView
+
+WINDOW_S = 0.005
+WINDOW_SHARE = 0.05
+"""Costs closer than this to the least (the larger of both) are equal: predictions are no better."""
+
+MEMORY_S = 0.02
+"""Cost of memory at a cache half referenced: x / (1 - x) of it at the share x."""
+
+INADMISSIBLE_S = 1e6
+"""Where it does not fit without preempting: only if it fits nowhere."""
+
+_MASK64 = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One replica as a decision sees it. ``key`` is the same in every router."""
+
+    name: str
+    key: int
+    slot: int
+    space: HashSpace
+    confidence: float
+    known: bool
+    queue_s: float
+    uncached_token_s: float
+    output_token_s: float
+    kv_blocks: int
+    kv_blocks_free: int
+
+    @classmethod
+    def of(cls, view: LoadView, *, name: str, key: int, slot: int, space: HashSpace, confidence: float) -> "Candidate":
+        rate = view.prefill_tokens_per_s
+        return cls(
+            name=name,
+            key=key,
+            slot=slot,
+            space=space,
+            confidence=confidence,
+            known=view.known,
+            queue_s=view.queued_tokens / rate,
+            uncached_token_s=(1 + view.num_requests) / rate,
+            output_token_s=view.decode_step_s * view.num_requests / max(1, view.num_decoding),
+            kv_blocks=view.kv_blocks,
+            kv_blocks_free=view.kv_blocks - view.kv_blocks_used,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request. ``novel_key`` is the first key of its chain that no replica holds; ``turn`` counts decisions."""
+
+    prompt_tokens: int
+    output_tokens: float
+    novel_key: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    index: int
+    cost_s: float
+
+
+Policy = Callable[[Sequence[Candidate], Sequence[int], Work], Choice]
+"""Takes candidates (at least one, in a fixed order), the tokens that each holds of the prompt, and the request."""
+
+
+def prefix(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
+    """The least cost; among near-equals the one on which every router agrees for this continuation.
+
+    A burst of prompts with the same new prefix so meets at one replica, whichever gateways it came through.
+    """
+    return cheapest(candidates, costs(candidates, cached, work), work.novel_key)
+
+
+def least_load(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
+    """The least cost if nothing were cached; near-equals at random."""
+    return cheapest(candidates, costs(candidates, [0] * len(candidates), work), mix(work.turn))
+
+
+def round_robin(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
+    """In turn, whatever it costs."""
+    index = work.turn % len(candidates)
+    return Choice(index, costs(candidates[index : index + 1], cached[index : index + 1], work)[0])
+
+
+POLICIES: dict[RoutingPolicy, Policy] = {
+    RoutingPolicy.PREFIX: prefix,
+    RoutingPolicy.LEAST_LOAD: least_load,
+    RoutingPolicy.ROUND_ROBIN: round_robin,
+}
+
+
+def costs(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> list[float]:
+    """Returns seconds for each candidate."""
+    result = []
+    prompt, output = work.prompt_tokens, work.output_tokens
+    for candidate, held in zip(candidates, cached, strict=True):
+        uncached = prompt - held
+        cost = candidate.queue_s + candidate.uncached_token_s * uncached + candidate.output_token_s * output
+        if blocks := candidate.kv_blocks:
+            left = candidate.kv_blocks_free - (uncached + output) / candidate.space.block_size
+            cost += MEMORY_S * (blocks / left - 1.0) if left > 0 else INADMISSIBLE_S
+        result.append(cost)
+    return result
+
+
+def cheapest(candidates: Sequence[Candidate], costs: Sequence[float], key: int) -> Choice:
+    """Returns the least cost, or of those within the window the highest rendezvous score for ``key``."""
+    least = min(costs)
+    limit = least + max(WINDOW_S, WINDOW_SHARE * least)
+    near = [index for index, cost in enumerate(costs) if cost <= limit]
+    if len(near) > 1:
+        index = max(near, key=lambda index: mix(candidates[index].key ^ key))
+    else:
+        index = near[0]
+    return Choice(index, costs[index])
+
+
+def mix(value: int) -> int:
+    """SplitMix64's finalizer: every bit of the 64 depends on every bit of ``value``."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return value ^ (value >> 31)

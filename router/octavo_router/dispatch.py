@@ -1,0 +1,353 @@
+"""Every request's way to a replica: admission, limits, hashes, decision, and the streams to all replicas."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from octavo_api.errors import (
+    CacheCapacityExceeded,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    Draining,
+    NoReplica,
+)
+from octavo_api.settings import RouterSettings
+from octavo_api.v1 import replica_pb2
+from octavo_router.admission import Admission
+from octavo_router.chain import Chain, HashSpace, hash_prompt
+from octavo_router.cost import Candidate
+from octavo_router.feed import ResyncReason
+from octavo_router.index import DictIndex
+from octavo_router.load import FleetRates
+from octavo_router.observe import NullObserver, Observer
+from octavo_router.overlay import Overlay
+from octavo_router.registry import ReplicaAddress, ReplicaStatus, changes
+from octavo_router.replica import Replica
+from octavo_router.request import RoutedRequest
+from octavo_router.select import Decision, Selector
+from octavo_router.stream import EngineRequest, Reason, Route
+
+WATCH_INTERVAL_S = 0.1
+CONNECT_GRACE_S = 1.0
+"""A request waits so long for a replica that is known and not yet connected."""
+
+MIN_PREDICTION_S = 2.0
+MAX_PREDICTION_S = 60.0
+SWEEP_KEYS = 5_000
+HASH_OFF_LOOP_TOKENS = 4096
+FIRST_MEAN_OUTPUT_TOKENS = 128.0
+OUTPUT_SMOOTHING = 0.05
+
+
+class ReplicaPool:
+    """Implements ``stream.Dispatcher``. Belongs to one event loop; only ``__init__`` may be called outside of it.
+
+    ``gateway`` is the name that replicas log, ``secret`` the one that they ask for.
+    """
+
+    def __init__(
+        self, settings: RouterSettings, *, gateway: str, secret: str = "", metrics: Observer | None = None
+    ) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._secret = secret
+        self._observer = metrics or NullObserver()
+        self._index = DictIndex()
+        self._selector = Selector(self._index, Overlay())
+        self._fleet = FleetRates()
+        self._admission = Admission(
+            max_inflight=settings.max_inflight_requests, max_queued=settings.max_queued_requests
+        )
+        self._replicas: dict[str, Replica] = {}
+        self._retired: set[Replica] = set()
+        self._routable: list[Replica] = []
+        self._spaces: set[HashSpace] = set()
+        self._inflight: set[RoutedRequest] = set()
+        self._mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._draining = False
+        self._watcher: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def limits(self) -> replica_pb2.Limits | None:
+        """The smallest of what replicas that can be reached have announced; None where there is none."""
+        announced = [replica.limits for replica in self._routable if replica.limits is not None]
+        if not announced:
+            return None
+        return replica_pb2.Limits(
+            **{
+                field.name: min(getattr(limits, field.name) for limits in announced)
+                for field in replica_pb2.Limits.DESCRIPTOR.fields
+            }
+        )
+
+    @property
+    def inflight_requests(self) -> int:
+        return self._admission.inflight
+
+    @property
+    def queued_requests(self) -> int:
+        return self._admission.queued
+
+    def replicas(self) -> list[ReplicaStatus]:
+        return [replica.status() for _, replica in sorted(self._replicas.items())]
+
+    def update_replicas(self, wanted: Iterable[ReplicaAddress]) -> None:
+        """Makes ``wanted`` the replicas that there are. One that is taken out keeps the requests that it has."""
+        known = {name: replica.address for name, replica in self._replicas.items()}
+        difference = changes(known, wanted)
+        for address in difference.removed:
+            replica = self._replicas.pop(address.name)
+            replica.retire()
+            self._retired.add(replica)
+        for address in difference.added:
+            replica = self._replicas[address.name] = Replica(
+                address,
+                gateway=self._gateway,
+                secret=self._secret,
+                index=self._index,
+                overlay=self._selector.overlay,
+                fleet=self._fleet,
+                observer=self._observer,
+                on_change=self._replicas_changed,
+            )
+            replica.start()
+        self._replicas_changed()
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch(), name="replica watch")
+
+    def reconfigure(self, settings: RouterSettings) -> None:
+        """All of the router's settings change live; requests under way keep their deadlines."""
+        self._settings = settings
+        self._admission.reconfigure(
+            max_inflight=settings.max_inflight_requests, max_queued=settings.max_queued_requests
+        )
+
+    async def open(self, request: EngineRequest) -> RoutedRequest:
+        """See ``stream.Dispatcher``. Hold the result in ``contextlib.aclosing``."""
+        if self._draining:
+            raise Draining("the gateway is shutting down and takes no new requests")
+        now = _now()
+        deadline = now + self._settings.request_timeout_seconds
+        if request.deadline is not None:
+            deadline = min(deadline, request.deadline)
+        try:
+            if deadline <= now:
+                raise TimeoutError
+            async with asyncio.timeout_at(deadline):
+                await self._candidates(frozenset())
+                self._check_limits(request)
+                await self._admit(request.priority, now)
+        except TimeoutError:
+            raise DeadlineExceeded("the request's deadline has passed while it waited") from None
+        routed = RoutedRequest(request, deadline, self)
+        self._inflight.add(routed)
+        try:
+            await self.place(routed)
+        except BaseException:
+            await routed.aclose()
+            raise
+        return routed
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuses new requests and waits until those accepted have ended; returns False where ``timeout_s`` passed."""
+        self._draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._admission.inflight or self._admission.queued:
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not self._admission.inflight and not self._admission.queued
+
+    async def close(self) -> None:
+        """Ends everything: requests with ``Draining``, then the streams to all replicas."""
+        self._draining = True
+        error = Draining("the gateway is shutting down")
+        self._admission.refuse_waiting(error)
+        for request in list(self._inflight):
+            request.fail(error)
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+        replicas = [*self._replicas.values(), *self._retired]
+        self._replicas.clear()
+        await asyncio.gather(*(replica.close() for replica in replicas), *self._closing)
+        self._replicas_changed()
+
+    async def place(self, request: RoutedRequest) -> None:
+        """See ``request.Placer``."""
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                while True:
+                    candidates = await self._candidates(request.excluded)
+                    missing = self._spaces - request.chains.keys()
+                    if not missing:
+                        break
+                    for space in missing:
+                        request.chains[space] = await _hash(request.request, space)
+        except TimeoutError:
+            raise DeadlineExceeded("the request's deadline has passed while it waited for a replica") from None
+        if not request.has_ended:
+            self._send(request, candidates)
+
+    def ended(self, request: RoutedRequest) -> None:
+        """See ``request.Placer``."""
+        self._inflight.discard(request)
+        self._admission.release(_now())
+        if request.num_output_tokens:
+            each = request.num_output_tokens / request.request.sampling.n
+            self._mean_output_tokens += OUTPUT_SMOOTHING * (each - self._mean_output_tokens)
+        self._observe_queue()
+        self._idle.set()
+
+    def predicted(self, request: RoutedRequest, cached_tokens: int) -> None:
+        """See ``request.Placer``."""
+        if request.route is not None:
+            self._observer.prediction(request.route.predicted_cached_tokens, cached_tokens)
+
+    def _send(self, request: RoutedRequest, candidates: list[Candidate]) -> None:
+        """Decision, reservation and prediction without a turn of the loop between: the next decision sees them."""
+        engine_request = request.request
+        sampling = engine_request.sampling
+        prompt = len(engine_request.token_ids)
+        output = min(sampling.max_tokens or self._mean_output_tokens, self._mean_output_tokens) * sampling.n
+        started = time.perf_counter()
+        now = _now()
+        decision = self._selector.select(
+            candidates,
+            request.chains,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            policy=self._settings.policy,
+            now=now,
+        )
+        assert decision is not None, "place() waits for candidates"
+        self._observer.select_seconds(time.perf_counter() - started)
+        chosen = decision.candidate
+        chain = request.chains[chosen.space]
+        replica = self._replicas[chosen.name]
+        uncached = prompt - decision.cached_tokens
+        submit = replica_pb2.Submit(
+            request_id=engine_request.request_id,
+            token_ids=engine_request.token_ids,
+            hashes=chain.packed,
+            sampling=sampling.to_proto(),
+            priority=engine_request.priority,
+            cache_salt=engine_request.cache_salt,
+            timeout_s=max(0.001, request.deadline - now),
+        )
+        blocks = int(uncached + output) // chosen.space.block_size + 1
+        identity = replica.send(request, submit, uncached_tokens=uncached, blocks=blocks)
+        self._predict(chain, decision, uncached, now)
+        route = Route(
+            replica=chosen.name,
+            policy=self._settings.policy.value,
+            reason=Reason.RETRY if request.tries else decision.reason,
+            predicted_cached_tokens=decision.cached_tokens,
+            cost_s=decision.cost_s,
+        )
+        request.sent(replica, identity, route)
+        self._observer.decision(route)
+
+    def _predict(self, chain: Chain, decision: Decision, uncached: int, now: float) -> None:
+        chosen = decision.candidate
+        ttft = chosen.queue_s + uncached * chosen.uncached_token_s
+        ttl = min(MAX_PREDICTION_S, max(MIN_PREDICTION_S, 2 * ttft))
+        self._selector.overlay.record(chain.keys, decision.held_keys, chosen.slot, now, ttl)
+
+    async def _candidates(self, excluded: Iterable[str]) -> list[Candidate]:
+        """Returns those that can take a request now. Waits where there are none, but one is being dialled."""
+        until = _now() + CONNECT_GRACE_S
+        while True:
+            found = [
+                replica.candidate
+                for replica in self._routable
+                if replica.candidate is not None and replica.name not in excluded
+            ]
+            if found:
+                return found
+            coming = any(replica.is_connecting and replica.name not in excluded for replica in self._replicas.values())
+            if self._draining:
+                raise Draining("the gateway is shutting down")
+            if not coming or _now() >= until:
+                raise self._no_replica(excluded)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+
+    def _no_replica(self, excluded: Iterable[str]) -> NoReplica:
+        if not self._replicas:
+            return NoReplica("no engine replica is known yet", retry_after_s=1.0)
+        states = ", ".join(f"{each.name}: {each.state.value}" for each in self.replicas())
+        tried = f"; tried {', '.join(sorted(excluded))}" if excluded else ""
+        return NoReplica(f"no engine replica can take the request ({states}{tried})", retry_after_s=1.0)
+
+    async def _admit(self, priority: int, now: float) -> None:
+        try:
+            await self._admission.acquire(priority, now)
+        finally:
+            self._observe_queue()
+            self._idle.set()
+
+    def _check_limits(self, request: EngineRequest) -> None:
+        limits = self.limits
+        if limits is None:
+            return
+        prompt, most = len(request.token_ids), request.sampling.max_tokens
+        total = prompt + (most or 1)
+        asked = f"the prompt has {prompt} tokens" + (f" and max_tokens is {most}, together {total}" if most else "")
+        if limits.max_model_len and total > limits.max_model_len:
+            raise ContextLengthExceeded(
+                f"{asked}; allowed: at most {limits.max_model_len} tokens (max_model_len), one of them generated",
+                param="max_tokens" if most and prompt < limits.max_model_len else "prompt",
+            )
+        if limits.kv_cache_tokens and total > limits.kv_cache_tokens:
+            raise CacheCapacityExceeded(
+                f"{asked}; allowed: at most {limits.kv_cache_tokens} tokens, which is what a replica's KV cache holds",
+                param="max_tokens" if most and prompt < limits.kv_cache_tokens else "prompt",
+            )
+
+    def _replicas_changed(self) -> None:
+        self._routable = [each for _, each in sorted(self._replicas.items()) if each.candidate is not None]
+        self._spaces = {each.candidate.space for each in self._routable if each.candidate is not None}
+        for replica in [each for each in self._retired if not each.num_requests]:
+            self._retired.remove(replica)
+            task = asyncio.create_task(replica.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        self._changed.set()
+
+    def _observe_queue(self) -> None:
+        self._observer.queue(self._admission.queued)
+        self._observer.inflight(self._admission.inflight)
+
+    async def _watch(self) -> None:
+        """Notices silence. A turn that comes late itself says nothing about replicas: it is left out."""
+        last = _now()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            now = _now()
+            late, last = now - last > 5 * WATCH_INTERVAL_S, now
+            if late:
+                continue
+            suspects = self._index.take_suspects()
+            for replica in [*self._replicas.values(), *self._retired]:
+                if not replica.retired and suspects >> replica.slot & 1:
+                    replica.suspect(ResyncReason.PATH_GAP)
+                replica.tick(now)
+            self._index.sweep(SWEEP_KEYS)
+            self._observer.index_size(self._index.num_keys, self._index.path_gaps)
+
+
+async def _hash(request: EngineRequest, space: HashSpace) -> Chain:
+    if len(request.token_ids) <= HASH_OFF_LOOP_TOKENS:
+        return hash_prompt(request.token_ids, space, request.cache_salt)
+    return await asyncio.to_thread(hash_prompt, request.token_ids, space, request.cache_salt)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

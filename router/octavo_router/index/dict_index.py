@@ -1,0 +1,192 @@
+"""A dict from key to mask. For up to some millions of keys in one process: about 200 bytes for a key and its holder.
+
+A lookup gallops to the deepest key that anyone holds and bisects to where the mask changes: O((1 + changes) · log
+depth) probes. Masks are interned, so that keys with the same holders share one integer.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import xor
+
+from octavo_router.index.base import WORD, Digest, Hit
+
+AUDIT_EVERY = 128
+"""One lookup in so many walks the whole chain to see that bisecting it was right."""
+
+MAX_INTERNED_MASKS = 2**16
+
+
+class _Slot:
+    __slots__ = ("held", "sum", "xor")
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()
+        self.xor = 0
+        self.sum = 0
+
+
+class DictIndex:
+    """The ``PrefixIndex`` of one gateway process."""
+
+    def __init__(self, *, audit_every: int = AUDIT_EVERY) -> None:
+        self._masks: dict[int, int] = {}
+        self._interned: dict[int, int] = {}
+        self._slots: dict[int, _Slot] = {}
+        self._dropped: dict[int, set[int]] = {}
+        self._free: list[int] = []
+        self._next_slot = 0
+        self._live = 0
+        self._audit_every = audit_every
+        self._until_audit = audit_every
+        self._suspects = 0
+        self.path_gaps = 0
+
+    @property
+    def num_keys(self) -> int:
+        return len(self._masks)
+
+    def add_slot(self) -> int:
+        if self._free:
+            self._free.sort(reverse=True)
+            slot = self._free.pop()
+        else:
+            slot = self._next_slot
+            self._next_slot += 1
+        self._slots[slot] = _Slot()
+        return slot
+
+    def drop_slot(self, slot: int) -> None:
+        held = self._slots.pop(slot).held
+        self.set_live(slot, False)
+        if held:
+            self._dropped[slot] = held
+        else:
+            self._free.append(slot)
+
+    def sweep(self, max_keys: int) -> int:
+        swept = 0
+        while self._dropped and swept < max_keys:
+            slot, keys = next(iter(self._dropped.items()))
+            batch = [keys.pop() for _ in range(min(len(keys), max_keys - swept))]
+            self._clear_bit(1 << slot, batch)
+            swept += len(batch)
+            if not keys:
+                del self._dropped[slot]
+                self._free.append(slot)
+        return swept
+
+    def set_live(self, slot: int, live: bool) -> None:
+        if live:
+            self._live |= 1 << slot
+        else:
+            self._live &= ~(1 << slot)
+
+    def store(self, slot: int, keys: Iterable[int]) -> None:
+        state = self._slots[slot]
+        new = set(keys)
+        new -= state.held
+        state.held |= new
+        self._account(state, new, 1)
+        self._set_bit(1 << slot, new)
+
+    def remove(self, slot: int, keys: Iterable[int]) -> int:
+        state = self._slots[slot]
+        asked = set(keys)
+        gone = asked & state.held
+        state.held -= gone
+        self._account(state, gone, -1)
+        self._clear_bit(1 << slot, gone)
+        return len(asked) - len(gone)
+
+    def replace(self, slot: int, keys: Iterable[int]) -> None:
+        wanted = set(keys)
+        self.remove(slot, self._slots[slot].held - wanted)
+        self.store(slot, wanted)
+
+    def holds(self, slot: int, key: int) -> bool:
+        return key in self._slots[slot].held
+
+    def digest(self, slot: int) -> Digest:
+        state = self._slots[slot]
+        return Digest(state.xor, state.sum)
+
+    def num_held(self, slot: int) -> int:
+        return len(self._slots[slot].held)
+
+    def lookup(self, keys: Sequence[int]) -> list[Hit]:
+        get = self._masks.get
+        live = self._live
+        if not keys or not (first := get(keys[0], 0) & live):
+            return []
+        deepest, mask = self._deepest(keys, first)
+        hits = [Hit(mask, deepest + 1)]
+        while mask != first:
+            low, high = 0, deepest - 1
+            while low < high:
+                middle = (low + high + 1) >> 1
+                if get(keys[middle], 0) & live != mask:
+                    low = middle
+                else:
+                    high = middle - 1
+            wider = get(keys[low], 0) & live
+            hits.append(Hit(wider & ~mask, low + 1))
+            deepest, mask = low, wider
+        self._until_audit -= 1
+        if not self._until_audit:
+            self._until_audit = self._audit_every
+            self._audit(keys)
+        return hits
+
+    def take_suspects(self) -> int:
+        suspects, self._suspects = self._suspects, 0
+        return suspects
+
+    def _deepest(self, keys: Sequence[int], first: int) -> tuple[int, int]:
+        """Returns the last position that any live slot holds, and its mask. ``first`` is the mask at position 0."""
+        get = self._masks.get
+        live = self._live
+        held, mask, step, end = 0, first, 1, len(keys)
+        while held + step < end and (found := get(keys[held + step], 0) & live):
+            held, mask, step = held + step, found, step * 2
+        missed = min(held + step, end)
+        while missed - held > 1:
+            middle = (held + missed) >> 1
+            if found := get(keys[middle], 0) & live:
+                held, mask = middle, found
+            else:
+                missed = middle
+        return held, mask
+
+    def _audit(self, keys: Sequence[int]) -> None:
+        holes, allowed = 0, -1
+        for key in keys:
+            mask = self._masks.get(key, 0) & self._live
+            holes |= mask & ~allowed
+            allowed &= mask
+        if holes:
+            self.path_gaps += 1
+            self._suspects |= holes
+
+    @staticmethod
+    def _account(state: _Slot, keys: set[int], sign: int) -> None:
+        state.xor = reduce(xor, keys, state.xor)
+        state.sum = (state.sum + sign * sum(keys)) % WORD
+
+    def _set_bit(self, bit: int, keys: Iterable[int]) -> None:
+        masks, intern = self._masks, self._intern
+        for key in keys:
+            masks[key] = intern(masks.get(key, 0) | bit)
+
+    def _clear_bit(self, bit: int, keys: Iterable[int]) -> None:
+        masks, intern = self._masks, self._intern
+        for key in keys:
+            mask = masks[key] & ~bit
+            if mask:
+                masks[key] = intern(mask)
+            else:
+                del masks[key]
+
+    def _intern(self, mask: int) -> int:
+        if len(self._interned) > MAX_INTERNED_MASKS:
+            self._interned.clear()
+        return self._interned.setdefault(mask, mask)

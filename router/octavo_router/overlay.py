@@ -1,0 +1,69 @@
+"""Prefixes that replicas will hold soon, because a request with them is on its way there.
+
+Without it, requests of a burst that share a new prefix scatter before the first block is stored. An entry is a guess:
+it lives a few seconds and never longer than its replica.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from octavo_router.index import Hit
+
+SPARSE = 16
+MAX_ENTRIES = 2**17
+
+
+class Overlay:
+    """Key to mask of slots, for a few positions of each chain: 1, 2, 4, 8, every 16th, and the last."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def record(self, keys: Sequence[int], held: int, slot: int, now: float, ttl: float) -> None:
+        """Predicts that ``slot`` will hold ``keys``, of which it holds the first ``held`` already."""
+        entries, bit, expires = self._entries, 1 << slot, now + ttl
+        for depth in _depths(len(keys)):
+            if depth <= held:
+                break
+            mask, until = entries.pop(keys[depth - 1], (0, 0.0))
+            entries[keys[depth - 1]] = (mask | bit, max(until, expires)) if until > now else (bit, expires)
+        self._purge(now)
+
+    def lookup(self, keys: Sequence[int], now: float) -> list[Hit]:
+        """Returns each predicted slot once with the deepest position predicted for it, deepest first."""
+        hits: list[Hit] = []
+        if not self._entries:
+            return hits
+        seen = 0
+        for depth in _depths(len(keys)):
+            entry = self._entries.get(keys[depth - 1])
+            if entry is not None and entry[1] > now and entry[0] & ~seen:
+                hits.append(Hit(entry[0] & ~seen, depth))
+                seen |= entry[0]
+        return hits
+
+    def forget(self, slot: int) -> None:
+        """Drops all predictions for a slot."""
+        bit = 1 << slot
+        self._entries = {key: (mask & ~bit, until) for key, (mask, until) in self._entries.items() if mask & ~bit}
+
+    def _purge(self, now: float) -> None:
+        """Entries are in the order of their last record: old ones are in front."""
+        entries = self._entries
+        while entries:
+            key = next(iter(entries))
+            if entries[key][1] > now and len(entries) <= MAX_ENTRIES:
+                break
+            del entries[key]
+
+
+def _depths(length: int) -> Iterator[int]:
+    """Yields the recorded positions of a chain of ``length`` keys, counted from 1, deepest first."""
+    if length % SPARSE and length not in (1, 2, 4, 8):
+        yield length
+    yield from range(length - length % SPARSE, 0, -SPARSE)
+    for depth in (8, 4, 2, 1):
+        if depth <= length:
+            yield depth

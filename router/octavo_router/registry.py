@@ -1,0 +1,69 @@
+"""Which replicas there are, and how they are."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from octavo_api.v1 import replica_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAddress:
+    """Where one replica's gRPC service listens. Another address under the same name is another replica."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def target(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    removed: tuple[ReplicaAddress, ...]
+    added: tuple[ReplicaAddress, ...]
+
+
+def changes(known: Mapping[str, ReplicaAddress], wanted: Iterable[ReplicaAddress]) -> Changes:
+    """Returns what turns ``known`` into ``wanted``; raises ``ValueError`` where a name comes twice."""
+    by_name: dict[str, ReplicaAddress] = {}
+    for address in wanted:
+        if by_name.setdefault(address.name, address) != address:
+            raise ValueError(f"replica {address.name}: at {by_name[address.name].target} and at {address.target}")
+    return Changes(
+        removed=tuple(address for name, address in known.items() if by_name.get(name) != address),
+        added=tuple(address for name, address in by_name.items() if known.get(name) != address),
+    )
+
+
+class ReplicaState(StrEnum):
+    CONNECTING = "connecting"
+    SYNCING = "syncing"
+    """Connected, its cache not yet known."""
+    LIVE = "live"
+    RESYNCING = "resyncing"
+    """What is known of its cache is in doubt; it counts half until a snapshot has come."""
+    UNTRUSTED = "untrusted"
+    """Silent: load and cache count as unknown."""
+    DRAINING = "draining"
+    """It takes no new requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """For status pages and tests. ``load`` is None where it is unknown, ``detail`` says why there is no link."""
+
+    name: str
+    host: str
+    port: int
+    state: ReplicaState
+    routable: bool
+    epoch: int
+    load: replica_pb2.Load | None
+    inflight_requests: int
+    cached_keys: int
+    resyncs: Mapping[str, int] = field(default_factory=dict)
+    detail: str = ""

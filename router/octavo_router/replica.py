@@ -1,0 +1,262 @@
+"""One replica as the router has it: its link, its feed, its load, and the requests that it is answering."""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Protocol
+
+from octavo_api.blocks import low64
+from octavo_api.v1 import replica_pb2
+from octavo_router.chain import HashSpace
+from octavo_router.cost import Candidate
+from octavo_router.feed import Feed, FeedState, ResyncReason
+from octavo_router.index import PrefixIndex
+from octavo_router.link import ReplicaLink
+from octavo_router.load import FleetRates, ReplicaLoad
+from octavo_router.observe import Observer
+from octavo_router.overlay import Overlay
+from octavo_router.registry import ReplicaAddress, ReplicaState, ReplicaStatus
+
+log = logging.getLogger(__name__)
+
+
+class Inflight(Protocol):
+    """A request that a replica is answering. Both calls only take note; whoever reads the request is woken."""
+
+    def deliver(self, output: replica_pb2.Output) -> None: ...
+
+    def lost(self, detail: str) -> None:
+        """The stream to the replica is gone, and with it all that was still to come."""
+
+
+class Replica:
+    """Created on the event loop. ``on_change`` is called when it may have become routable, or stopped to be.
+
+    ``candidate`` is what a decision needs of it, None while it takes no requests: made anew whenever anything that it
+    is made of has changed.
+    """
+
+    def __init__(
+        self,
+        address: ReplicaAddress,
+        *,
+        gateway: str,
+        secret: str,
+        index: PrefixIndex,
+        overlay: Overlay,
+        fleet: FleetRates,
+        observer: Observer,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self.candidate: Candidate | None = None
+        self.limits: replica_pb2.Limits | None = None
+        self.load = ReplicaLoad(fleet)
+        self.retired = False
+        self._key = low64(blake2b(address.name.encode(), digest_size=8).digest())
+        self._observer = observer
+        self._overlay = overlay
+        self._on_change = on_change
+        self._feed = Feed(index, jitter=random.random, on_resync=self._resyncing)
+        self._link = ReplicaLink(address, gateway=gateway, secret=secret, receiver=self)
+        self._space: HashSpace | None = None
+        self._requests: dict[int, Inflight] = {}
+        self._ids = itertools.count(1)
+        self._detail = "connecting"
+        self._state: ReplicaState | None = None
+        self._clock = asyncio.get_running_loop().time
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
+    def slot(self) -> int:
+        return self._feed.slot
+
+    @property
+    def is_connecting(self) -> bool:
+        """True until the first hello after each dial."""
+        return self._feed.state is FeedState.CONNECTING and not self.retired
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
+
+    def start(self) -> None:
+        self._report_state(self._clock())
+        self._link.start()
+
+    def send(self, request: Inflight, submit: replica_pb2.Submit, *, uncached_tokens: int, blocks: int) -> int:
+        """Submits and reserves; returns the request's id on this stream. ``submit.id`` is set here."""
+        submit.id = identity = next(self._ids)
+        self._requests[identity] = request
+        self.load.reserve(identity, uncached_tokens=uncached_tokens, blocks=blocks)
+        self._link.submit(submit)
+        self._refresh()
+        return identity
+
+    def started(self, identity: int) -> None:
+        """The request's first output is here."""
+        self.load.started(identity)
+
+    def abort_choice(self, identity: int, choice: int) -> None:
+        self._link.abort(identity, choice)
+
+    def release(self, identity: int, *, abort: bool) -> None:
+        """Lets a request go; with ``abort`` the engine is told that nobody waits for it. Idempotent."""
+        if self._requests.pop(identity, None) is None:
+            return
+        self.load.release(identity)
+        if abort:
+            self._link.abort(identity)
+        self._refresh()
+        if self.retired and not self._requests:
+            self._on_change()
+
+    def retire(self) -> None:
+        """No new requests; the index forgets it at once."""
+        self.retired = True
+        self._overlay.forget(self._feed.slot)
+        self._feed.close()
+        self.candidate = None
+        self._observer.replica_gone(self.name)
+
+    async def close(self) -> None:
+        if not self.retired:
+            self.retire()
+        await self._link.close()
+
+    def tick(self, now: float) -> None:
+        """Notices silence, and asks for snapshots that are due."""
+        if self._feed.lost(now):
+            self._link.reset()
+        if self.retired:
+            return
+        self._feed.tick(now)
+        if self._feed.snapshot_due(now):
+            self._link.request_snapshot()
+        self._refresh(now)
+
+    def suspect(self, reason: ResyncReason) -> None:
+        self._feed.suspect(reason, self._clock())
+
+    def status(self) -> ReplicaStatus:
+        now = self._clock()
+        return ReplicaStatus(
+            name=self.name,
+            host=self.address.host,
+            port=self.address.port,
+            state=self._state_at(now),
+            routable=self.candidate is not None,
+            epoch=self._feed.epoch,
+            load=self.load.report if self._feed.trusted(now) else None,
+            inflight_requests=len(self._requests),
+            cached_keys=self._feed.num_held,
+            resyncs={reason.value: count for reason, count in self._feed.resyncs.items()},
+            detail=self._detail,
+        )
+
+    def hello(self, hello: replica_pb2.Hello) -> None:
+        self._detail = ""
+        self.limits = hello.limits
+        self._space = HashSpace(hello.model_key, hello.kv_dtype, hello.block_size, max(1, hello.stride))
+        if not self.retired:
+            self._feed.connected(hello, self._clock())
+            self.tick(self._clock())
+
+    def step(self, step: replica_pb2.Step) -> None:
+        requests = self._requests
+        for output in step.outputs:
+            request = requests.get(output.id)
+            if request is not None:
+                try:
+                    request.deliver(output)
+                except Exception:
+                    log.exception("%s: request %d could not take its output", self.name, output.id)
+        now = self._clock()
+        if self.retired:
+            self._feed.heard(now)
+            return
+        if step.HasField("load"):
+            self.load.update(step.load)
+            self._observer.engine_load(self.name, step.load)
+        try:
+            self._feed.step(step, now)
+        except Exception:
+            log.exception("%s: block events could not be applied", self.name)
+            self._feed.suspect(ResyncReason.MALFORMED, now)
+        if self._feed.snapshot_due(now):
+            self._link.request_snapshot()
+        self._refresh(now)
+
+    def snapshot(self, snapshot: replica_pb2.Snapshot) -> None:
+        if not self.retired:
+            self._feed.snapshot(snapshot, self._clock())
+            self._refresh()
+
+    def lost(self, detail: str) -> None:
+        self._detail = detail
+        self.load.forget()
+        self.limits = None
+        if not self.retired:
+            self._overlay.forget(self._feed.slot)
+            self._feed.disconnected(self._clock())
+        self._refresh()
+        self._lose_requests(detail)
+
+    def _lose_requests(self, detail: str) -> None:
+        requests, self._requests = self._requests, {}
+        for identity, request in requests.items():
+            self.load.release(identity)
+            request.lost(detail)
+        if self.retired:
+            self._on_change()
+
+    def _refresh(self, now: float | None = None) -> None:
+        now = self._clock() if now is None else now
+        feed = self._feed
+        report = self.load.report
+        space = self._space
+        before = self.candidate
+        draining = report is not None and report.draining
+        if self.retired or space is None or draining or feed.state is FeedState.CONNECTING or feed.lost(now):
+            self.candidate = None
+        else:
+            self.candidate = Candidate.of(
+                self.load.view(trusted=feed.trusted(now)),
+                name=self.name,
+                key=self._key,
+                slot=feed.slot,
+                space=space,
+                confidence=feed.confidence,
+            )
+        if (before is None) is not (self.candidate is None):
+            self._on_change()
+        self._report_state(now)
+
+    def _resyncing(self, reason: ResyncReason) -> None:
+        self._observer.resync(self.name, reason)
+        if reason is not ResyncReason.CONNECTED:
+            log.warning("%s: block events are not to be trusted (%s), asking for a snapshot", self.name, reason)
+
+    def _report_state(self, now: float) -> None:
+        state = self._state_at(now)
+        if state is not self._state and not self.retired:
+            self._state = state
+            self._observer.feed_state(self.name, state)
+
+    def _state_at(self, now: float) -> ReplicaState:
+        feed = self._feed
+        if feed.state is FeedState.CONNECTING:
+            return ReplicaState.CONNECTING
+        if self.retired or (self.load.report is not None and self.load.report.draining):
+            return ReplicaState.DRAINING
+        if not feed.trusted(now):
+            return ReplicaState.UNTRUSTED
+        if feed.state is FeedState.LIVE:
+            return ReplicaState.LIVE
+        return ReplicaState.RESYNCING if feed.has_been_live else ReplicaState.SYNCING

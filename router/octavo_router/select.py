@@ -1,0 +1,120 @@
+"""Which replica answers a request: who holds its prefix, what each would cost, and why the choice fell.
+
+``select`` neither waits nor raises. Whatever goes wrong in it, some replica is chosen and the decision says so.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from octavo_api.settings import RoutingPolicy
+from octavo_router.chain import Chain, HashSpace
+from octavo_router.cost import POLICIES, Candidate, Work
+from octavo_router.index import PrefixIndex
+from octavo_router.overlay import Overlay
+from octavo_router.stream import Reason
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``cached_tokens`` is the larger of what the chosen replica holds by its own word and what is predicted."""
+
+    candidate: Candidate
+    reason: Reason
+    cached_tokens: int
+    held_keys: int
+    cost_s: float
+
+
+@dataclass(slots=True)
+class Selector:
+    """The decision's inputs that outlive it: index, predictions, the number of decisions so far."""
+
+    index: PrefixIndex
+    overlay: Overlay
+    turn: int = 0
+    failures: int = 0
+
+    def select(
+        self,
+        candidates: Sequence[Candidate],
+        chains: Mapping[HashSpace, Chain],
+        *,
+        prompt_tokens: int,
+        output_tokens: float,
+        policy: RoutingPolicy,
+        now: float,
+    ) -> Decision | None:
+        """Returns None only where there is no candidate. Those without known load are taken only if all are so."""
+        if not candidates:
+            return None
+        self.turn += 1
+        try:
+            return self._select(candidates, chains, prompt_tokens, output_tokens, policy, now)
+        except Exception:
+            self.failures += 1
+            log.exception("routing failed, taking any replica")
+            return Decision(candidates[self.turn % len(candidates)], Reason.DEGRADED, 0, 0, 0.0)
+
+    def _select(
+        self,
+        candidates: Sequence[Candidate],
+        chains: Mapping[HashSpace, Chain],
+        prompt_tokens: int,
+        output_tokens: float,
+        policy: RoutingPolicy,
+        now: float,
+    ) -> Decision:
+        candidates = [candidate for candidate in candidates if candidate.known] or candidates
+        held: dict[int, int] = {}
+        predicted: dict[int, int] = {}
+        novel_key = deepest = 0
+        for space, chain in chains.items():
+            hits = self.index.lookup(chain.keys)
+            _expand(held, hits)
+            _expand(predicted, self.overlay.lookup(chain.keys, now))
+            depth = hits[0].depth if hits else 0
+            if not novel_key or depth * space.tokens_per_key > deepest:
+                novel_key = chain.keys[depth] if depth < len(chain.keys) else chain.tail
+                deepest = depth * space.tokens_per_key
+
+        cached = [0] * len(candidates)
+        confirmed = [0] * len(candidates)
+        if held or predicted:
+            for position, candidate in enumerate(candidates):
+                slot = candidate.slot
+                if slot in held or slot in predicted:
+                    per_key = candidate.space.tokens_per_key
+                    most = (prompt_tokens - 1) // candidate.space.block_size * candidate.space.block_size
+                    confirmed[position] = min(most, int(held.get(slot, 0) * per_key * candidate.confidence))
+                    cached[position] = max(confirmed[position], min(most, predicted.get(slot, 0) * per_key))
+
+        choice = POLICIES[policy](candidates, cached, Work(prompt_tokens, output_tokens, novel_key, self.turn))
+        chosen = candidates[choice.index]
+        reason = _reason(choice.index, chosen, cached, confirmed, policy)
+        return Decision(chosen, reason, cached[choice.index], held.get(chosen.slot, 0), choice.cost_s)
+
+
+def _expand(depths: dict[int, int], hits: Sequence[tuple[int, int]]) -> None:
+    for mask, depth in hits:
+        while mask:
+            low = mask & -mask
+            depths[low.bit_length() - 1] = depth
+            mask ^= low
+
+
+def _reason(
+    index: int, chosen: Candidate, cached: Sequence[int], confirmed: Sequence[int], policy: RoutingPolicy
+) -> Reason:
+    if not chosen.known:
+        return Reason.DEGRADED
+    if policy is not RoutingPolicy.PREFIX:
+        return Reason.POLICY
+    most = max(cached)
+    if not most:
+        return Reason.COLD
+    if cached[index] < most:
+        return Reason.SPILL
+    return Reason.HIT if confirmed[index] == most else Reason.PREDICTED
