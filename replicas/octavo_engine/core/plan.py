@@ -56,7 +56,11 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step, in the order in which the runner carries it out: leave, copy, join, compute."""
+    """One step, in the order in which the runner carries it out: leave, copy, join, compute.
+
+    After a plan that raised, the next one repeats its leaves: to leave an empty row does nothing, to join a row that
+    is taken replaces what was there.
+    """
 
     step_id: int
     leaves: tuple[int, ...]
@@ -90,10 +94,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a plan brought. ``prompt_logprobs`` maps a row to one entry for each prompt position it asked for.
+    """What a plan brought: one ``Sampled``, in any order, for each choice of each row's work.
 
-    ``failed`` maps a row to what went wrong with it alone (its logits were not finite, a token id lies outside the
-    vocabulary). Such a row has no entry in ``sampled``; its request ends with ``EngineFailure``, the others go on.
+    ``prompt_logprobs`` maps a row to one entry for each prompt position it asked for.
+
+    ``failed`` maps a row to what went wrong with it alone (its logits were not finite). Such a row has no entry in
+    ``sampled``; its request ends with ``EngineFailure``, the others go on.
     """
 
     step_id: int

@@ -1,0 +1,61 @@
+"""Which requests are taken at all."""
+
+from octavo_api.blocks import BlockHash, chain_hashes, next_hash
+from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
+from octavo_api.sampling import SamplingParams
+from octavo_engine.core.config import CoreConfig
+from octavo_engine.core.request import NewRequest
+
+_MAX_TOKEN_ID = 2**31 - 1
+
+
+def resolve_max_tokens(new: NewRequest, config: CoreConfig) -> int:
+    """Returns the output length that the request is allowed: asked for, or all that is left of model and KV cache.
+
+    Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded`` where it could never be served.
+    """
+    prompt_len = len(new.token_ids)
+    if not prompt_len:
+        raise InvalidRequest.field("prompt", prompt_len, "at least 1 token")
+    for token_id in (min(new.token_ids), max(new.token_ids)):
+        if not 0 <= token_id <= _MAX_TOKEN_ID:
+            raise InvalidRequest.field("prompt", token_id, f"token ids from 0 to {_MAX_TOKEN_ID}")
+    wanted = new.sampling.max_tokens
+    total = prompt_len + (wanted or 1)
+    given = f"{prompt_len} prompt tokens + {wanted or 1} output tokens = {total}"
+    param = "prompt" if prompt_len + 1 > min(config.max_model_len, config.capacity_tokens) else "max_tokens"
+    if total > config.max_model_len:
+        raise ContextLengthExceeded(
+            f"{param}: got {given}, allowed: {config.max_model_len} (max_model_len)", param=param
+        )
+    if total > config.capacity_tokens:
+        allowed = f"{config.capacity_tokens} (the replica's whole KV cache)"
+        raise CacheCapacityExceeded(f"{param}: got {given}, allowed: {allowed}", param=param)
+    return wanted or min(config.max_model_len, config.capacity_tokens) - prompt_len
+
+
+def resolve_sampling(new: NewRequest, config: CoreConfig, *, drawn_seed: int) -> SamplingParams:
+    """Returns the request's sampling with ``max_tokens`` and ``seed`` set."""
+    seed = drawn_seed if new.sampling.seed is None else new.sampling.seed
+    return new.sampling.with_(max_tokens=resolve_max_tokens(new, config), seed=seed)
+
+
+def resolve_hashes(new: NewRequest, root: BlockHash, config: CoreConfig) -> list[BlockHash]:
+    """Returns the hashes of the full prompt blocks: those that came along, or computed here.
+
+    The first one binds model, KV dtype, block size and salt, so it is checked: a sender that hashes otherwise would
+    poison the cache. Raises ``InvalidRequest``.
+    """
+    if new.hashes is None:
+        return chain_hashes(root, new.token_ids, config.block_size)
+    full = len(new.token_ids) // config.block_size
+    if len(new.hashes) != full:
+        raise InvalidRequest.field("hashes", len(new.hashes), f"{full}, one for each full block of the prompt")
+    if full and new.hashes[0] != next_hash(root, new.token_ids[: config.block_size]):
+        raise InvalidRequest.field(
+            "hashes",
+            new.hashes[0].hex(),
+            f"octavo_api.blocks hashes of model {config.model_key}, KV dtype {config.kv_dtype}, "
+            f"block size {config.block_size} and the request's salt",
+        )
+    return list(new.hashes)

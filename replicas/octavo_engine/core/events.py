@@ -1,0 +1,105 @@
+"""What a router must know to follow the prefix cache: ordered events and a digest of all that is held."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from octavo_api.blocks import BlockHash, low64
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """``hashes`` follow ``parent`` and each other in one chain; ``parent`` None is the start of a chain."""
+
+    parent: BlockHash | None
+    hashes: tuple[BlockHash, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Blocks that are no longer held, children before parents."""
+
+    hashes: tuple[BlockHash, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Nothing is held any more."""
+
+
+CacheEvent = Stored | Removed | Cleared
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """``xor``, and ``sum`` modulo 2^64, of the low 64 bits of every held hash; both 0 when nothing is held."""
+
+    xor: int = 0
+    sum: int = 0
+
+    @classmethod
+    def of(cls, hashes: Iterable[BlockHash]) -> "Digest":
+        xor = total = 0
+        for block_hash in hashes:
+            key = low64(block_hash)
+            xor ^= key
+            total += key
+        return cls(xor, total & _MASK)
+
+
+class _Run:
+    """An event that is still growing: neighbours of one kind are told as one."""
+
+    __slots__ = ("hashes", "parent", "stored")
+
+    def __init__(self, stored: bool, parent: BlockHash | None, first: BlockHash) -> None:
+        self.stored = stored
+        self.parent = parent
+        self.hashes = [first]
+
+    def event(self) -> CacheEvent:
+        hashes = tuple(self.hashes)
+        return Stored(self.parent, hashes) if self.stored else Removed(hashes)
+
+
+class EventLog:
+    """Records events in order until they are taken, and keeps the digest, O(1) for each block."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run | Cleared] = []
+        self._xor = 0
+        self._sum = 0
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self._xor, self._sum)
+
+    def stored(self, parent: BlockHash | None, block_hash: BlockHash) -> None:
+        self._count(block_hash, 1)
+        last = self._runs[-1] if self._runs else None
+        if isinstance(last, _Run) and last.stored and last.hashes[-1] == parent:
+            last.hashes.append(block_hash)
+        else:
+            self._runs.append(_Run(True, parent, block_hash))
+
+    def removed(self, block_hash: BlockHash) -> None:
+        self._count(block_hash, -1)
+        last = self._runs[-1] if self._runs else None
+        if isinstance(last, _Run) and not last.stored:
+            last.hashes.append(block_hash)
+        else:
+            self._runs.append(_Run(False, None, block_hash))
+
+    def cleared(self) -> None:
+        self._xor = self._sum = 0
+        self._runs.append(Cleared())
+
+    def take(self) -> list[CacheEvent]:
+        runs, self._runs = self._runs, []
+        return [run.event() if isinstance(run, _Run) else run for run in runs]
+
+    def _count(self, block_hash: BlockHash, sign: int) -> None:
+        key = low64(block_hash)
+        self._xor ^= key
+        self._sum = (self._sum + sign * key) & _MASK

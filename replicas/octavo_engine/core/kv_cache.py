@@ -1,0 +1,139 @@
+"""The blocks of a sequence: found, given, shared, named and let go."""
+
+from octavo_api.blocks import next_hash
+from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.events import EventLog
+from octavo_engine.core.plan import BlockCopy
+from octavo_engine.core.prefix_cache import PrefixCache
+from octavo_engine.core.request import Sequence
+from octavo_engine.core.steps import Step, StepsInFlight
+
+
+class KVCacheManager:
+    """Block tables over one pool and one prefix cache.
+
+    A sequence gets all blocks of its known tokens when it is admitted, so that what was admitted can be computed, and
+    one block at a time from then on. Blocks that a plan in flight touches stay held until that plan is committed.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, block_size: int, enable_prefix_caching: bool, log: EventLog, steps: StepsInFlight
+    ) -> None:
+        self.block_size = block_size
+        self.cache = PrefixCache(log)
+        self.pool = BlockPool(num_blocks, self.cache.evict)
+        self.num_returning = 0
+        """At most so many blocks come back when the plans in flight are committed."""
+        self._enabled = enable_prefix_caching
+        self._steps = steps
+
+    def find_hit(self, seq: Sequence) -> int:
+        """Returns the number of leading blocks that the cache holds, at most those before the last token.
+
+        Log probabilities of the prompt need its logits, so what still owes them reads nothing from the cache.
+        """
+        if not self._enabled or seq.request.wants_prompt_logprobs:
+            return 0
+        limit = (len(seq.tokens) - 1) // self.block_size
+        self._extend_hashes(seq, limit)
+        return self.cache.depth(seq.hashes, limit)
+
+    def uncached_tokens(self, seq: Sequence) -> int:
+        """Returns how many known tokens the cache does not hold now."""
+        return len(seq.tokens) - self.find_hit(seq) * self.block_size
+
+    def fits(self, seq: Sequence, hit: int) -> bool:
+        """Whether all known tokens of a waiting sequence have room now: hits that are in use already cost nothing."""
+        if self._num_blocks(seq) <= self.pool.num_free:
+            return True
+        return self._num_blocks(seq) - self.cache.held_depth(seq.hashes, hit) <= self.pool.num_free
+
+    def admit(self, seq: Sequence, hit: int) -> None:
+        """Gives a sequence that fits its blocks, the first ``hit`` of them from the cache."""
+        blocks = self.cache.blocks(seq.hashes, hit)
+        self.pool.acquire(blocks)
+        allocate = self.pool.allocate
+        blocks.extend(allocate() for _ in range(self._num_blocks(seq) - hit))
+        seq.blocks = blocks
+        seq.num_computed_tokens = hit * self.block_size
+        seq.num_published = hit
+        seq.cache_generation = self.cache.generation
+        seq.writable_until = len(blocks) * self.block_size
+
+    def extend(self, seq: Sequence, step: Step) -> tuple[int, ...] | None:
+        """Makes the next position of ``seq`` writable; returns the ids of appended blocks, None if none is free.
+
+        The position lies behind the table, or in the partial last block of a prompt that a fork shares: who joined
+        before the fork goes on writing there, each fork writes into a copy. The last one that is left with it writes
+        in place, unless the block has been named after another one's tokens.
+        """
+        index = seq.num_computed_tokens // self.block_size
+        shared = seq.blocks[index] if index < len(seq.blocks) else None
+        if shared is None or shared.ref_count > 1 or shared.node is not None:
+            if not self.pool.num_free:
+                return None
+            block = self.pool.allocate()
+            if shared is None:
+                seq.blocks.append(block)
+            else:
+                seq.blocks[index] = block
+                step.copies.append(BlockCopy(shared.id, block.id))
+                step.released.append(shared)
+                self.num_returning += 1
+        seq.writable_until = len(seq.blocks) * self.block_size
+        return (seq.blocks[-1].id,) if shared is None else ()
+
+    def fork(self, leader: Sequence, fork: Sequence) -> None:
+        """Lets ``fork`` share the blocks of the prompt; its next position is not writable yet."""
+        blocks = leader.blocks[: -(-leader.prompt_len // self.block_size)]
+        self.pool.acquire(blocks)
+        fork.blocks = blocks
+        fork.num_computed_tokens = fork.writable_until = leader.prompt_len
+        fork.num_published = leader.prompt_len // self.block_size
+        fork.cache_generation = leader.cache_generation
+
+    def publish(self, seq: Sequence, num_written: int) -> None:
+        """Names the full blocks among the first ``num_written`` positions, which are written."""
+        if not self._enabled or seq.cache_generation != self.cache.generation:
+            return
+        full = num_written // self.block_size
+        self._extend_hashes(seq, full)
+        for index in range(seq.num_published, full):
+            parent = seq.blocks[index - 1].node if index else None
+            unnamed = self.cache.publish(seq.blocks[index], seq.hashes[index], parent)
+            if unnamed is not None:
+                self.pool.forget(unnamed)
+        seq.num_published = max(full, seq.num_published)
+
+    def release(self, seq: Sequence) -> None:
+        """Takes all blocks from ``seq``, at once or when the last plan that touches them is committed."""
+        blocks, seq.blocks = seq.blocks, []
+        step = self._steps.find(seq.last_step)
+        if step is None:
+            self.pool.release(reversed(blocks))
+        else:
+            step.released.extend(reversed(blocks))
+            self.num_returning += len(blocks)
+        seq.num_computed_tokens = seq.num_published = seq.writable_until = 0
+        seq.num_tokens = len(seq.tokens)
+        seq.epoch += 1
+
+    def settle(self, step: Step) -> None:
+        """A step is over: what only it touched is free."""
+        self.num_returning -= len(step.released)
+        self.pool.release(step.released)
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets every prefix. Running sequences keep their blocks, which are not named again."""
+        for block in self.cache.clear():
+            if block.ref_count == 0:
+                self.pool.forget(block)
+
+    def _num_blocks(self, seq: Sequence) -> int:
+        return -(-len(seq.tokens) // self.block_size)
+
+    def _extend_hashes(self, seq: Sequence, count: int) -> None:
+        hashes, size = seq.hashes, self.block_size
+        for index in range(len(hashes), count):
+            parent = hashes[-1] if hashes else seq.request.root
+            hashes.append(next_hash(parent, seq.tokens[index * size : (index + 1) * size]))

@@ -1,0 +1,107 @@
+"""Which prefixes are held: a tree of named blocks, of which what is held is always a prefix ``0 .. d`` of any chain."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from octavo_api.blocks import BlockHash
+from octavo_engine.core.block_pool import Block
+from octavo_engine.core.events import EventLog
+
+
+class CacheNode:
+    """A block hash that is held, the blocks that hold it, and how many held hashes follow it directly.
+
+    Two sequences that compute the same prefix at the same time each have a block of their own, because tables only
+    grow at their end. All of them carry the name as long as they are in use, so that the holder of a block always
+    holds all hashes before it; when two are left and one has no holder, that one loses the name.
+    """
+
+    __slots__ = ("blocks", "children", "hash", "parent")
+
+    def __init__(self, block_hash: BlockHash, parent: "CacheNode | None", block: Block) -> None:
+        self.hash = block_hash
+        self.parent = parent
+        self.children = 0
+        self.blocks = [block]
+
+    @property
+    def held(self) -> bool:
+        """Whether a sequence uses it. A node whose child is held is held."""
+        return self.blocks[0].ref_count > 0
+
+    def drop_duplicate(self, block: Block) -> bool:
+        """Takes the name from ``block`` if another block has it too; says whether it did."""
+        if len(self.blocks) == 1:
+            return False
+        self.blocks.remove(block)
+        block.node = None
+        return True
+
+
+class PrefixCache:
+    """Chain hash to block. Says what it holds through ``log``."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.nodes: dict[BlockHash, CacheNode] = {}
+        self.generation = 0
+        self.num_evicted = 0
+        self._log = log
+
+    def depth(self, hashes: Sequence[BlockHash], limit: int) -> int:
+        """Returns how many of the first ``limit`` hashes are held: they are a prefix, so bisection finds it."""
+        nodes = self.nodes
+        return bisect_left(range(limit), True, key=lambda i: hashes[i] not in nodes)
+
+    def held_depth(self, hashes: Sequence[BlockHash], depth: int) -> int:
+        """Returns how many of the first ``depth`` hashes, all of them held here, running sequences use."""
+        nodes = self.nodes
+        return bisect_left(range(depth), True, key=lambda i: not nodes[hashes[i]].held)
+
+    def blocks(self, hashes: Sequence[BlockHash], depth: int) -> list[Block]:
+        """Returns one block for each of the first ``depth`` hashes."""
+        nodes = self.nodes
+        return [nodes[hashes[i]].blocks[0] for i in range(depth)]
+
+    def publish(self, block: Block, block_hash: BlockHash, parent: CacheNode | None) -> Block | None:
+        """Names a written block that is in use; ``parent`` is the node before it.
+
+        Returns a free block that had the name and lost it, if there was one.
+        """
+        node = self.nodes.get(block_hash)
+        if node is None:
+            node = CacheNode(block_hash, parent, block)
+            self.nodes[block_hash] = node
+            if parent is not None:
+                parent.children += 1
+            self._log.stored(None if parent is None else parent.hash, block_hash)
+            block.node = node
+            return None
+        block.node = node
+        first = node.blocks[0]
+        node.blocks.append(block)
+        return first if first.ref_count == 0 and node.drop_duplicate(first) else None
+
+    def evict(self, node: CacheNode) -> None:
+        """Drops a leaf that nobody uses. Raises ``AssertionError`` for anything else: routers rely on prefixes."""
+        if node.children or len(node.blocks) != 1:
+            raise AssertionError(f"block {node.blocks[0].id} was to be evicted before what follows it")
+        del self.nodes[node.hash]
+        node.blocks[0].node = None
+        if node.parent is not None:
+            node.parent.children -= 1
+        self.num_evicted += 1
+        self._log.removed(node.hash)
+
+    def clear(self) -> list[Block]:
+        """Forgets all names, and the right of everything now running to add new ones; returns the blocks."""
+        blocks = [block for node in self.nodes.values() for block in node.blocks]
+        for block in blocks:
+            block.node = None
+        self.nodes.clear()
+        self.generation += 1
+        self._log.cleared()
+        return blocks
+
+    def snapshot(self) -> list[BlockHash]:
+        """Returns every held hash, parents before children."""
+        return list(self.nodes)

@@ -1,0 +1,155 @@
+"""A request, the sequences that its choices become, and what it hands back."""
+
+from collections import abc
+from dataclasses import dataclass, field
+
+from octavo_api.blocks import BlockHash
+from octavo_api.errors import RequestError
+from octavo_api.sampling import SamplingParams
+from octavo_engine.core.block_pool import Block
+from octavo_engine.core.plan import Logprobs
+from octavo_engine.core.stopping import FinishReason, StopRule
+
+__all__ = ["FinishReason", "NewRequest", "Request", "RequestOutput", "Sequence", "Timing"]
+
+OrderKey = tuple[int, int, int]
+"""Priority, arrival, choice: unique, smaller goes first, and the same for the whole life of a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A prompt. ``hashes`` has one for each full block of ``token_ids`` (None: the core computes them).
+
+    ``deadline`` is in the clock of ``now``; ``request_id`` is unique among requests that have not ended.
+    """
+
+    request_id: abc.Hashable
+    token_ids: abc.Sequence[int]
+    hashes: abc.Sequence[BlockHash] | None
+    sampling: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds from arrival to first admission, to the first token, to the end."""
+
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What one choice gained. The last output of a choice, and no other, has a ``finish_reason``.
+
+    ``cached_tokens`` comes with the request's first output, ``timing`` with its very last one. ``prompt_logprobs``
+    has an entry for each prompt token but the first, over as many outputs of choice 0 as there were chunks.
+    """
+
+    request_id: abc.Hashable
+    choice: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[Logprobs, ...] = ()
+    prompt_logprobs: tuple[Logprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    cached_tokens: int | None = None
+    error: RequestError | None = None
+    timing: Timing | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One choice on its way: ``tokens``, and how many of them have their KV computed.
+
+    ::
+
+        tokens      prompt ............... | output ......... |
+        num_tokens  ..................................... + those that plans in flight will sample
+        computed    blocks in the table, written or about to be by plans in flight |
+
+    ``num_computed_tokens`` moves when a step is planned, ``tokens`` when it is committed. A sequence that is running
+    has a row; one that waits has neither row nor blocks. ``epoch`` changes whenever it gives up its blocks: work that
+    was planned under another epoch is stale.
+    """
+
+    request: "Request"
+    choice: int
+    key: OrderKey
+    tokens: list[int]
+    prompt_len: int
+    max_len: int
+    hashes: list[BlockHash]
+    choices: tuple[int, ...]
+    """Choices that its last position is sampled for: its own, or none once that has ended."""
+    unforked: tuple[int, ...] = ()
+    """Choices that will fork from it when the prompt is computed."""
+    num_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_lost_tokens: int = 0
+    """Tokens whose KV was computed once and given up: what is recomputed."""
+    num_published: int = 0
+    """Leading blocks that are named in the prefix cache."""
+    cache_generation: int = -1
+    blocks: list[Block] = field(default_factory=list)
+    writable_until: int = 0
+    """First position that it cannot write without a block more (or a copy of a shared one)."""
+    row: int | None = None
+    joined: bool = False
+    epoch: int = 0
+    last_step: int = -1
+
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.tokens)
+
+    def fork(self, choice: int) -> "Sequence":
+        """Returns a sequence for another choice, as long as the prompt."""
+        return Sequence(
+            request=self.request,
+            choice=choice,
+            key=(self.key[0], self.key[1], choice),
+            tokens=self.tokens[: self.prompt_len],
+            prompt_len=self.prompt_len,
+            max_len=self.max_len,
+            hashes=list(self.hashes),
+            choices=(choice,),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What all choices of a request share. ``leader`` computes the prompt and is choice 0's sequence."""
+
+    id: abc.Hashable
+    sampling: SamplingParams
+    stop: StopRule
+    arrival: int
+    arrived_at: float
+    root: BlockHash
+    leader: Sequence = field(init=False)
+    sequences: dict[int, Sequence] = field(default_factory=dict)
+    """By choice; a choice that is neither here nor unforked has ended."""
+    unreported_cached_tokens: int | None = 0
+    """None once an output has said it."""
+    next_prompt_logprob: int = 1
+    """The first prompt position that owes log probabilities; the prompt's length when none does."""
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    num_preemptions: int = 0
+
+    @property
+    def live_choices(self) -> tuple[int, ...]:
+        return (*self.sequences, *self.leader.unforked)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.next_prompt_logprob < self.leader.prompt_len
+
+    def timing(self, now: float) -> Timing:
+        admitted = now if self.admitted_at is None else self.admitted_at
+        first = now if self.first_token_at is None else self.first_token_at
+        return Timing(admitted - self.arrived_at, first - admitted, now - first, self.num_preemptions)

@@ -1,0 +1,171 @@
+"""What the next step computes."""
+
+from bisect import insort
+from operator import attrgetter
+
+from octavo_engine.core.config import CoreConfig
+from octavo_engine.core.kv_cache import KVCacheManager
+from octavo_engine.core.load import Totals
+from octavo_engine.core.plan import StepPlan
+from octavo_engine.core.preemption import PreemptionMode, VictimPolicy
+from octavo_engine.core.queue import WaitingQueue
+from octavo_engine.core.request import Sequence
+from octavo_engine.core.rows import Rows
+from octavo_engine.core.steps import Step, StepsInFlight
+
+_KEY = attrgetter("key")
+
+
+class Scheduler:
+    """Sequences run and wait in one order, the order policy's; victims are taken from its end.
+
+    Progress: the first running sequence is in every plan, unless it waits for blocks that plans in flight give back.
+    It is never a victim, and its blocks suffice when all others have given theirs; when nothing runs and nothing is in
+    flight, the first waiting one fits. So within ``longest prompt / smallest chunk`` plans a token is sampled and kept.
+    """
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        *,
+        kv: KVCacheManager,
+        steps: StepsInFlight,
+        victims: VictimPolicy,
+        preemption: PreemptionMode,
+        totals: Totals,
+    ) -> None:
+        self.kv = kv
+        self.steps = steps
+        self.rows = Rows(config.max_num_seqs)
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []
+        """In order; those without a row have ended and are dropped before the next plan."""
+        self.num_unadmitted = 0
+        self.step_tokens = 0
+        self._budget = config.max_num_batched_tokens
+        self._victims = victims
+        self._preemption = preemption
+        self._totals = totals
+        self._prefilling: list[Sequence] = []
+        self.set_chunk_size(config.long_prefill_token_threshold)
+
+    def set_chunk_size(self, long_prefill_token_threshold: int) -> None:
+        self._chunk_size = long_prefill_token_threshold or self._budget
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Known tokens of running sequences that no plan computes yet."""
+        missing = (seq.num_tokens - seq.num_computed_tokens for seq in self._prefilling if seq.row is not None)
+        return sum(count for count in missing if count > 1)
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """Plans a step: decodes, then unfinished prompts, then waiting sequences. None if there is nothing to do."""
+        if self.steps.full:
+            return None
+        if self.rows.num_used < len(self.running):
+            self.running = [seq for seq in self.running if seq.row is not None]
+        step = self.steps.new(self._budget)
+        enough_blocks = self._decode(step)
+        self._prefill(step)
+        if enough_blocks:
+            self._admit(step, now)
+        if not step.work:
+            return None
+        step.leaves = self.rows.take_leaves()
+        self.steps.issue(step)
+        self.step_tokens = self._budget - step.budget
+        self._totals.steps += 1
+        return step.plan()
+
+    def _decode(self, step: Step) -> bool:
+        """Gives one token to everyone that lacks one; says whether there were blocks enough for all."""
+        self._prefilling.clear()
+        num_waiting = num_preempted = 0
+        for index, seq in enumerate(self.running):  # victims are at or behind `index`: the iteration stays valid
+            missing = seq.num_tokens - seq.num_computed_tokens
+            if missing > 1:
+                self._prefilling.append(seq)
+                continue
+            if missing == 0 or seq.num_tokens == seq.max_len:
+                continue
+            new_block_ids: tuple[int, ...] = ()
+            if seq.num_computed_tokens == seq.writable_until:
+                while (extended := self.kv.extend(seq, step)) is None:
+                    if self.kv.num_returning > num_waiting:
+                        num_waiting += 1
+                        break
+                    victim = self.running.pop(self._victims.choose(self.running, index))
+                    self._preempt(victim)
+                    num_preempted += 1
+                    if victim is seq:
+                        break
+                if extended is None:
+                    continue
+                if seq.joined:
+                    new_block_ids = extended
+                else:
+                    step.join(seq)
+            step.add(seq, 1, new_block_ids)
+        return not num_waiting and not num_preempted
+
+    def _prefill(self, step: Step) -> None:
+        for seq in self._prefilling:
+            if not step.budget:
+                break
+            step.add(seq, min(seq.num_tokens - seq.num_computed_tokens, self._chunk_size, step.budget))
+
+    def _admit(self, step: Step, now: float) -> None:
+        while step.budget and self.rows.num_free and (seq := self.waiting.peek()):
+            hit = self.kv.find_hit(seq)
+            if not self.kv.fits(seq, hit):
+                break
+            self.waiting.discard(seq)
+            self.kv.admit(seq, hit)
+            self._account(seq, now)
+            self.start(seq)
+            step.join(seq)
+            step.add(seq, min(seq.num_tokens - seq.num_computed_tokens, self._chunk_size, step.budget))
+            self._prefilling.append(seq)
+
+    def _preempt(self, seq: Sequence) -> None:
+        self._preemption.vacate(seq, self.kv)
+        self._leave(seq)
+        self.wait(seq)
+        seq.request.num_preemptions += 1
+        self._totals.num_preemptions += 1
+
+    def _account(self, seq: Sequence, now: float) -> None:
+        """Counts hits once, at a request's first admission, and from then on what is computed again."""
+        request, hit_tokens = seq.request, seq.num_computed_tokens
+        if request.admitted_at is None:
+            request.admitted_at = now
+            if request.unreported_cached_tokens is not None:
+                request.unreported_cached_tokens = hit_tokens
+            self.num_unadmitted -= 1
+            self._totals.prompt_tokens += seq.prompt_len
+            if not request.wants_prompt_logprobs:
+                self._totals.prefix_cache_queries += seq.prompt_len
+                self._totals.prefix_cache_hits += hit_tokens
+        self._totals.recomputed_tokens += max(0, seq.num_lost_tokens - hit_tokens)
+
+    def start(self, seq: Sequence) -> None:
+        """Takes a row for a sequence that has blocks; there must be a free one."""
+        seq.row = self.rows.take()
+        seq.joined = False
+        insort(self.running, seq, key=_KEY)
+
+    def wait(self, seq: Sequence) -> None:
+        self.waiting.push(seq, self.kv.uncached_tokens(seq))
+
+    def remove(self, seq: Sequence) -> None:
+        """Ends a sequence, wherever it is."""
+        if seq.row is None:
+            self.waiting.discard(seq)
+        else:
+            self.kv.release(seq)
+            self._leave(seq)
+
+    def _leave(self, seq: Sequence) -> None:
+        assert seq.row is not None
+        self.rows.leave(seq.row, joined=seq.joined)
+        seq.row = None

@@ -1,0 +1,107 @@
+"""Plans that were made and are not committed yet."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from octavo_engine.core.block_pool import Block
+from octavo_engine.core.plan import BlockCopy, RowJoin, RowWork, StepPlan
+from octavo_engine.core.request import Sequence
+
+
+class Step:
+    """A plan in the making, then in flight: its parts, for whom they are, and what may be let go once it is done."""
+
+    __slots__ = ("budget", "by_row", "copies", "id", "joins", "leaves", "num_samples", "released", "work")
+
+    def __init__(self, step_id: int, budget: int) -> None:
+        self.id = step_id
+        self.budget = budget
+        self.leaves: tuple[int, ...] = ()
+        self.copies: list[BlockCopy] = []
+        self.joins: list[RowJoin] = []
+        self.work: list[RowWork] = []
+        self.by_row: dict[int, tuple[Sequence, int]] = {}
+        """Row to sequence and its epoch, in the order of ``work``."""
+        self.num_samples = 0
+        self.released: list[Block] = []
+        """Blocks that were given up while this plan, the last to touch them, was in flight."""
+
+    def join(self, seq: Sequence) -> None:
+        """Tells the runner of a sequence that has a row and blocks."""
+        assert seq.row is not None
+        self.joins.append(
+            RowJoin(
+                row=seq.row,
+                token_ids=tuple(seq.tokens),
+                prompt_len=seq.prompt_len,
+                block_ids=tuple([block.id for block in seq.blocks]),
+                sampling=seq.request.sampling,
+                choice=seq.choice,
+            )
+        )
+        seq.joined = True
+
+    def add(self, seq: Sequence, count: int, new_block_ids: tuple[int, ...] = ()) -> None:
+        """Lets ``seq`` compute its next ``count`` tokens, and sample if they are the last it has."""
+        row, start = seq.row, seq.num_computed_tokens
+        assert row is not None
+        end = start + count
+        choices: tuple[int, ...] = ()
+        if end == seq.num_tokens:
+            choices = seq.choices
+            if choices:
+                seq.num_tokens = end + 1
+            if seq.unforked and end == seq.prompt_len:
+                choices += seq.unforked
+            self.num_samples += len(choices)
+        prompt_logprobs = start < seq.prompt_len - 1 and seq.request.next_prompt_logprob <= min(end, seq.prompt_len - 1)
+        self.work.append(RowWork(row, start, count, new_block_ids, choices, prompt_logprobs))
+        self.by_row[row] = (seq, seq.epoch)
+        self.budget -= count
+        seq.num_computed_tokens = end
+        seq.last_step = self.id
+
+    def plan(self) -> StepPlan:
+        return StepPlan(self.id, self.leaves, tuple(self.copies), tuple(self.joins), tuple(self.work))
+
+
+class StepsInFlight:
+    """The steps between plan and commit, oldest first, with consecutive ids."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._steps: deque[Step] = deque()
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps)
+
+    @property
+    def full(self) -> bool:
+        return len(self._steps) >= self._limit
+
+    def new(self, budget: int) -> Step:
+        return Step(self._next_id, budget)
+
+    def issue(self, step: Step) -> None:
+        self._steps.append(step)
+        self._next_id += 1
+
+    def find(self, step_id: int) -> Step | None:
+        """Returns a step that is in flight; None for one that was committed."""
+        if not self._steps or step_id < (oldest := self._steps[0].id):
+            return None
+        return self._steps[step_id - oldest]
+
+    def oldest(self, step_id: int) -> Step:
+        """Returns the oldest step, the next to be committed; raises ``ValueError`` where that is not ``step_id``."""
+        expected = self._steps[0].id if self._steps else None
+        if step_id != expected:
+            raise ValueError(f"step_id: got {step_id}, allowed: the oldest step in flight, {expected}")
+        return self._steps[0]
+
+    def pop(self) -> None:
+        self._steps.popleft()
