@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from octavo_api.errors import ModelError
-
 from octavo_engine.models.config import Family, ModelConfig, RopeConfig, RopeKind
 
 _ACTIVATIONS = ("silu", "swish")

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from octavo_kernels import AttentionMetadata, Kernels, Linear
 from torch import Tensor
 
 from octavo_engine.models.config import ModelConfig
 from octavo_engine.models.rope import cos_sin_table
 from octavo_engine.weights.reader import WeightReader
+from octavo_kernels import AttentionMetadata, Kernels, Linear
 
 
 @dataclass(frozen=True, slots=True)

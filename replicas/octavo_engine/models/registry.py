@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 
 import torch
-from octavo_kernels import Kernels
 
 from octavo_engine.models.config import Family
 from octavo_engine.models.llama import LlamaModel
 from octavo_engine.weights.checkpoint import Checkpoint
 from octavo_engine.weights.reader import WeightReader
+from octavo_kernels import Kernels
 
 MODELS: Mapping[Family, type[LlamaModel]] = {
     Family.LLAMA: LlamaModel,

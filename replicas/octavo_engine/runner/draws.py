@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from octavo_kernels import LogitsPenalties, SamplingBatch
 
 from octavo_engine.core.plan import RowWork
 from octavo_engine.runner.rows import Rows
+from octavo_kernels import LogitsPenalties, SamplingBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from octavo_api.sampling import SamplingParams
-from octavo_kernels import Kernels
 
+from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import Logprobs, RowJoin, RowWork, StepOutput, StepPlan
 from octavo_engine.models.llama import LlamaModel
 from octavo_engine.runner.draws import draws_of
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.rows import Rows
 from octavo_engine.runner.sampler import NOT_FINITE, Sampler
+from octavo_kernels import Kernels
 
 
 class ModelRunner:
@@ -47,7 +47,6 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepOutput:
         """Carries the plan out: leave, copy, join, compute; returns what was sampled, in the order of the work."""
         self._change_rows(plan)
-        failed = {item.row: self._rows.faults[item.row] for item in plan.work if item.row in self._rows.faults}
         if not plan.work:
             return StepOutput(plan.step_id, ())
         inputs = gather_inputs(self._rows, plan.work, self._block_size)
@@ -65,6 +64,7 @@ class ModelRunner:
         selected = np.concatenate([last_tokens, *(np.arange(first, end) for _, first, end in spans)])
         hidden = self._model.forward(inputs.token_ids, self.kv_cache, meta, torch.from_numpy(selected))
 
+        failed: dict[int, str] = {}
         sampled = self._sampler.sample(hidden[: len(last_tokens)], draws_of(plan.work), failed)
         prompt_logprobs: dict[int, tuple[Logprobs, ...]] = {}
         offset = len(last_tokens)
@@ -74,9 +74,8 @@ class ModelRunner:
             prompt_logprobs[item.row] = entries
             if not all(math.isfinite(entry.logprob) for entry in entries):
                 failed[item.row] = NOT_FINITE
-        if failed:
-            sampled = [entry for entry in sampled if entry.row not in failed]
-        return StepOutput(plan.step_id, tuple(sampled), prompt_logprobs, failed)
+        good = tuple(entry for entry in sampled if entry.row not in failed)
+        return StepOutput(plan.step_id, good, prompt_logprobs, failed)
 
     def warm_up(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Compiles kernels and touches every weight once, through plans over block 0. Call it before the first plan.

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from octavo_api.sampling import SamplingParams
 
+from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import RowJoin, RowWork
 
 
@@ -14,13 +14,12 @@ class Rows:
     """Token buffers, block tables and sampling state of ``num_rows`` rows.
 
     A step's inputs are gathered from these arrays by row number; a row that leaves is only forgotten, never moved.
-    ``faults`` holds rows whose request cannot be computed, and why.
+    Token ids of requests, stop tokens and biases among them, lie within the vocabulary: the service has seen to it.
     """
 
     def __init__(
         self, num_rows: int, max_model_len: int, block_size: int, vocab_size: int, eos: frozenset[int]
     ) -> None:
-        self._vocab_size = vocab_size
         self._eos = sorted(token for token in eos if token < vocab_size)
         # One place more than the longest sequence: a step in flight may sample for a request that has just ended.
         self.token_ids = np.zeros((num_rows, max_model_len + 1), np.int32)
@@ -43,18 +42,11 @@ class Rows:
         self.min_positions = np.zeros(num_rows, np.int32)
         self.biases = [_as_arrays({})] * num_rows
         self.early_biases = list(self.biases)
-        self.faults: dict[int, str] = {}
         self.token_ids_tensor = torch.from_numpy(self.token_ids)
 
     def join(self, join: RowJoin) -> None:
         row, sampling = join.row, join.sampling
-        tokens = np.asarray(join.token_ids, dtype=np.int64)
-        self.faults.pop(row, None)
-        outside = tokens[(tokens < 0) | (tokens >= self._vocab_size)]
-        if outside.size:
-            self.faults[row] = f"token {outside[0]} lies outside the vocabulary of {self._vocab_size}"
-            tokens = np.clip(tokens, 0, self._vocab_size - 1)
-        self.token_ids[row, : len(tokens)] = tokens
+        self.token_ids[row, : len(join.token_ids)] = join.token_ids
         self.block_tables[row, : len(join.block_ids)] = join.block_ids
         self.num_blocks[row] = len(join.block_ids)
         self.prompt_lens[row] = join.prompt_len
@@ -63,7 +55,6 @@ class Rows:
 
     def leave(self, row: int) -> None:
         self.num_blocks[row] = 0
-        self.faults.pop(row, None)
 
     def append_blocks(self, work: RowWork) -> None:
         start = self.num_blocks[work.row]
@@ -89,11 +80,10 @@ class Rows:
             or sampling.frequency_penalty != 0
             or len(sampling.logit_bias) > 0
         )
-        bias = {token: value for token, value in sampling.logit_bias.items() if token < self._vocab_size}
-        self.biases[row] = self.early_biases[row] = _as_arrays(bias)
+        self.biases[row] = self.early_biases[row] = _as_arrays(sampling.logit_bias)
         if sampling.min_tokens:
-            stops = {*self._eos, *(token for token in sampling.stop_token_ids if token < self._vocab_size)}
-            self.early_biases[row] = _as_arrays(bias | dict.fromkeys(stops, -math.inf))
+            forbidden = dict.fromkeys((*self._eos, *sampling.stop_token_ids), -math.inf)
+            self.early_biases[row] = _as_arrays({**sampling.logit_bias, **forbidden})
 
 
 def _as_arrays(bias: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:

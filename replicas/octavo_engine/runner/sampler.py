@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
-from octavo_kernels import Kernels
 from torch import Tensor
 
 from octavo_engine.core.plan import Logprobs, RowWork, Sampled
 from octavo_engine.models.llama import LlamaModel
 from octavo_engine.runner.draws import Draws, greedy, penalties, sampling_batch
 from octavo_engine.runner.rows import Rows
+from octavo_kernels import Kernels
 
 LOGITS_BYTES = 64 * 2**20
 """Most memory that logits take at once; more rows go through the output head in slices."""
@@ -26,7 +26,7 @@ class Sampler:
         self._slice = max(1, LOGITS_BYTES // (4 * model.config.vocab_size))
 
     def sample(self, hidden: Tensor, draws: Draws, failed: dict[int, str]) -> list[Sampled]:
-        """Draws from ``hidden [R, hidden_size]``; rows without finite logits go to ``failed`` and get no token."""
+        """Draws from ``hidden [R, hidden_size]``; rows without finite logits also go to ``failed``."""
         sampled: list[Sampled] = []
         for first in range(0, len(draws.rows), self._slice):
             last = min(first + self._slice, len(draws.rows))
@@ -65,8 +65,7 @@ class Sampler:
             for draw, entry in zip(asking, self._logprobs(raw, tokens[asking], tops[asking]), strict=True):
                 entries[draw] = entry
         failed.update(dict.fromkeys(owners[~finite].tolist(), NOT_FINITE))
-        columns = zip(owners.tolist(), draws.choices.tolist(), token_ids.tolist(), entries, strict=True)
-        return [Sampled(*column) for column, good in zip(columns, finite, strict=True) if good]
+        return list(map(Sampled, owners.tolist(), draws.choices.tolist(), token_ids.tolist(), entries))
 
     def _logprobs(self, logits: Tensor, token_ids: Tensor, tops: np.ndarray) -> list[Logprobs]:
         chosen, ids, values = self._kernels.token_logprobs(logits, token_ids, int(tops.max()))

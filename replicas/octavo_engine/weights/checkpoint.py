@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+
 from octavo_api.errors import ModelError
 from octavo_api.model_source import Format, ModelFiles
-
 from octavo_engine.models.config import ModelConfig
 
 Shape = tuple[int, ...]

@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 import torch
 from gguf.quants import dequantize
+
 from octavo_api.errors import ModelError
 
 _SLICE_ELEMENTS = 1 << 22
@@ -77,7 +78,7 @@ class GgufFile:
         step = max(1, _SLICE_ELEMENTS // max(1, tensor.shape[-1]))
         for first in range(0, rows, step):
             values = dequantize(np.ascontiguousarray(raw[first : first + step]), tensor.type)
-            result[first : first + step] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+            result[first : first + step] = torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
         return result.view(tensor.shape)
 
     def _tensor(self, name: str, shape: tuple[int, ...], type_id: int, offset: int, *, start: int) -> GgufTensor:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 
 import torch
-from octavo_api.errors import ModelError
 
+from octavo_api.errors import ModelError
 from octavo_engine.weights.checkpoint import Checkpoint, Shape, check_tensors
 
 _IGNORABLE = frozenset({".rotary_emb.inv_freq"})

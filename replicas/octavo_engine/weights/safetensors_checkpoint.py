@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import torch
-from octavo_api.errors import ModelError
 from safetensors import SafetensorError, safe_open
 
+from octavo_api.errors import ModelError
 from octavo_engine.models.hf_config import config_from_folder, read_json
 from octavo_engine.weights.checkpoint import Shape
 from octavo_engine.weights.fingerprint import fingerprint

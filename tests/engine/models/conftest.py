@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import octavo_kernels
 import pytest
 import torch
 import transformers
-from octavo_kernels.reference import ReferenceKernels
 
+import octavo_kernels
 from octavo_engine.models.registry import load_model
 from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
+from octavo_kernels.reference import ReferenceKernels
 
 SHAPE = {
     "vocab_size": 320,

@@ -1,0 +1,225 @@
+"""Threads, memory and number type, from fake trees of /proc and /sys."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from octavo_api.errors import ConfigurationError, NotEnoughMemory
+from octavo_api.settings import Dtype
+from octavo_engine.models.config import Family, ModelConfig, RopeConfig
+from octavo_engine.sizing import (
+    GIB,
+    Machine,
+    choose_dtype,
+    choose_max_model_len,
+    choose_threads,
+    plan_memory,
+)
+
+SMOLLM2 = ModelConfig(
+    family=Family.LLAMA,
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    rms_norm_eps=1e-5,
+    max_model_len=8192,
+    rope=RopeConfig(),
+    tie_word_embeddings=True,
+    qkv_bias=False,
+    output_bias=False,
+    mlp_bias=False,
+    sliding_windows=(None,) * 30,
+    eos_token_ids=frozenset({2}),
+)
+
+
+def machine(root: Path, files: dict[str, str], cpus: int = 64) -> Machine:
+    files = {"proc/meminfo": "MemTotal:       67108864 kB\nMemFree: 1 kB", **files}
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return Machine(root, affinity=lambda: cpus)
+
+
+def test_without_cgroups_affinity_and_total_memory_count(tmp_path):
+    found = machine(tmp_path, {}, cpus=6)
+    assert found.usable_cpus() == 6
+    assert found.memory_limit() == 64 * GIB
+
+
+def test_v2_container_that_sees_its_cgroup_as_the_root(tmp_path):
+    found = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/",
+            "sys/fs/cgroup/cpu.max": "250000 100000",
+            "sys/fs/cgroup/memory.max": str(8 * GIB),
+        },
+    )
+    assert found.usable_cpus() == 2.5
+    assert found.memory_limit() == 8 * GIB
+
+
+def test_v2_takes_the_tightest_limit_on_the_way_up(tmp_path):
+    found = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/kubepods/pod1/engine",
+            "sys/fs/cgroup/kubepods/cpu.max": "800000 100000",
+            "sys/fs/cgroup/kubepods/pod1/cpu.max": "300000 100000",
+            "sys/fs/cgroup/kubepods/pod1/engine/cpu.max": "max 100000",
+            "sys/fs/cgroup/kubepods/pod1/memory.max": str(6 * GIB),
+            "sys/fs/cgroup/kubepods/pod1/engine/memory.max": "max",
+        },
+    )
+    assert found.usable_cpus() == 3
+    assert found.memory_limit() == 6 * GIB
+
+
+def test_v1_quota_and_limit(tmp_path):
+    found = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/",
+            # the container sees its own cgroup as the mount; /docker/abc exists on the host alone
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": str(3 * GIB),
+        },
+    )
+    assert found.usable_cpus() == 4
+    assert found.memory_limit() == 3 * GIB
+
+
+def test_v1_without_limits(tmp_path):
+    found = machine(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:memory:/\n4:cpu,cpuacct:/",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        },
+        cpus=3,
+    )
+    assert found.usable_cpus() == 3
+    assert found.memory_limit() == 64 * GIB
+
+
+def test_affinity_below_the_quota_counts(tmp_path):
+    found = machine(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "400000 100000"}, cpus=2)
+    assert found.usable_cpus() == 2
+
+
+def test_this_machine_can_be_read():
+    found = Machine()
+    assert found.usable_cpus() > 0
+    assert found.memory_limit() > 2**20
+    assert found.cpu_flags()
+
+
+@pytest.mark.parametrize(
+    ("setting", "num_cpus", "usable", "expected"),
+    [
+        (None, None, 8.0, 8),
+        (None, 4.0, 64.0, 4),
+        (None, 16.0, 2.5, 2),
+        (None, 0.5, 64.0, 1),
+        (None, 4.0, 0.5, 1),
+        (3, 8.0, 2.0, 3),
+    ],
+)
+def test_threads(setting, num_cpus, usable, expected):
+    assert choose_threads(setting, num_cpus, usable) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "flags", "expected"),
+    [
+        (Dtype.AUTO, "fpu avx512f avx512_bf16", torch.bfloat16),
+        (Dtype.AUTO, "fpu amx_tile amx_bf16", torch.bfloat16),
+        (Dtype.AUTO, "fp asimd bf16", torch.bfloat16),
+        (Dtype.AUTO, "fpu avx512f avx512_vnni", torch.float32),
+        (Dtype.BFLOAT16, "fpu", torch.bfloat16),
+        (Dtype.FLOAT32, "fpu avx512_bf16", torch.float32),
+    ],
+)
+def test_dtype(setting, flags, expected, tmp_path):
+    text = f"processor\t: 0\nflags\t\t: {flags}\nbugs : x"
+    assert choose_dtype(setting, machine(tmp_path, {"proc/cpuinfo": text}).cpu_flags()) is expected
+
+
+def test_features_of_arm_are_read(tmp_path):
+    assert "bf16" in machine(tmp_path, {"proc/cpuinfo": "processor : 0\nFeatures\t: fp asimd bf16"}).cpu_flags()
+
+
+def test_max_model_len_is_the_models_or_less():
+    assert choose_max_model_len(None, SMOLLM2) == 8192
+    assert choose_max_model_len(100, SMOLLM2) == 100
+    with pytest.raises(ConfigurationError, match=r"max_model_len: got 8193, allowed: at most the model's 8192"):
+        choose_max_model_len(8193, SMOLLM2)
+
+
+def memory(dtype=torch.float32, config=SMOLLM2, **changes):
+    values = {
+        "block_size": 16,
+        "max_model_len": 8192,
+        "max_num_batched_tokens": 2048,
+        "logits_bytes": 2**26,
+        "cache_bytes": None,
+        "memory_limit": 64 * GIB,
+        "replicas_on_node": 1,
+    }
+    return plan_memory(config, dtype, **{**values, **changes})
+
+
+def test_weights_and_blocks_are_counted_in_their_dtype():
+    assert SMOLLM2.num_parameters == 134_515_008
+    assert memory().weights == 4 * 134_515_008
+    assert memory(torch.bfloat16).weights == 2 * 134_515_008
+    assert SMOLLM2.block_bytes(16, torch.float32) == 30 * 2 * 3 * 16 * 64 * 4
+
+
+def test_untied_embeddings_count_twice():
+    untied = replace(SMOLLM2, tie_word_embeddings=False)
+    assert untied.num_parameters - SMOLLM2.num_parameters == 49152 * 576
+
+
+@pytest.mark.parametrize(
+    ("limit", "replicas", "expected"),
+    [(64 * GIB, 1, 4 * GIB), (8 * GIB, 1, 2 * GIB), (24 * GIB, 4, 3 * GIB // 2)],
+)
+def test_default_cache_is_a_quarter_of_the_share_and_at_most_4_gib(limit, replicas, expected):
+    plan = memory(memory_limit=limit, replicas_on_node=replicas)
+    block = SMOLLM2.block_bytes(16, torch.float32)
+    assert plan.num_blocks == expected // block
+    assert plan.cache == plan.num_blocks * block
+
+
+def test_default_cache_shrinks_to_what_weights_leave():
+    plan = memory(memory_limit=GIB * 9 // 10)
+    assert plan.weights + plan.workspace + plan.cache <= GIB * 9 // 10
+    assert 0 < plan.cache < GIB * 9 // 40
+
+
+def test_an_explicit_cache_is_taken_as_it_is():
+    block = SMOLLM2.block_bytes(16, torch.float32)
+    assert memory(cache_bytes=7 * block + 5).num_blocks == 7
+
+
+def test_too_small_a_cache_is_refused():
+    with pytest.raises(ConfigurationError, match=r"kv_cache_memory_bytes: got 65536, allowed: at least 1474560"):
+        memory(cache_bytes=65536)
+
+
+@pytest.mark.parametrize("cache", [None, 4 * GIB])
+def test_not_enough_memory_names_both_numbers(cache):
+    with pytest.raises(NotEnoughMemory, match=r"need \d\.\d\d GiB, the replica's limit is 0\.50 GiB"):
+        memory(memory_limit=2 * GIB, replicas_on_node=4, cache_bytes=cache)
