@@ -1,0 +1,140 @@
+"""``python -m octavo_engine.service``: one engine as a plain process."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from octavo_api.errors import ConfigurationError, StartupError
+from octavo_api.settings import EngineSettings
+from octavo_engine.engine import settle_heap
+from octavo_engine.service import EngineServer, Loaded
+from octavo_engine.synthetic import load_synthetic
+
+DRAIN_SECONDS = 600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until SIGTERM (which drains) or SIGINT; returns the exit code.
+
+    1 where the engine cannot start, and where it has failed and should be started anew.
+    """
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        secret = _read_secret(options.secret_file)
+        loaded = _load(options, _settings(options.set))
+        settle_heap()
+        return asyncio.run(_serve(loaded, options, secret))
+    except StartupError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m octavo_engine.service", description="Serves one engine replica to gateways over gRPC."
+    )
+    parser.add_argument("--model", required=True, help="address of the model, as in spec.model.uri")
+    parser.add_argument("--revision", help="branch, tag or commit of a hub model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
+    parser.add_argument("--replica", default=f"engine-{os.getpid()}", help="name that gateways show")
+    parser.add_argument("--secret-file", type=Path, help="file with the secret that gateways must show")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine setting")
+    parser.add_argument("--num-cpus", type=float, help="processors to compute with (default: those of the cgroup)")
+    parser.add_argument("--replicas-on-node", type=int, default=1, help="engines that share this machine's memory")
+    parser.add_argument(
+        "--drain-seconds", type=float, default=DRAIN_SECONDS, help="how long SIGTERM waits for running requests"
+    )
+    load_test = parser.add_argument_group("load tests", "an engine that makes tokens up, in a given time")
+    load_test.add_argument("--synthetic", action="store_true", help="--model is synthetic://VOCAB_SIZE")
+    load_test.add_argument("--synthetic-step-ms", type=float, default=10.0, help="time of a step")
+    load_test.add_argument("--synthetic-token-us", type=float, default=0.0, help="added for each token of a step")
+    load_test.add_argument("--synthetic-blocks", type=int, default=4096, help="blocks of the KV cache")
+    return parser
+
+
+def _settings(assignments: Sequence[str]) -> EngineSettings:
+    values = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--set: got {assignment!r}, allowed: KEY=VALUE")
+        try:
+            values[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigurationError(f"--set {key}: {text!r} is not a YAML value: {error}") from error
+    return EngineSettings.read(values, where="--set")
+
+
+def _read_secret(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        secret = path.read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(f"--secret-file: cannot read {path}: {error.strerror}") from error
+    if not secret:
+        raise ConfigurationError(f"--secret-file: {path} is empty")
+    return secret
+
+
+def _load(options: argparse.Namespace, settings: EngineSettings) -> Loaded:
+    if options.synthetic:
+        return load_synthetic(
+            options.model,
+            settings,
+            num_blocks=options.synthetic_blocks,
+            step_time_s=options.synthetic_step_ms / 1e3,
+            token_time_s=options.synthetic_token_us / 1e6,
+        )
+    from octavo_engine.loading import load_engine  # torch takes seconds to import
+
+    return load_engine(
+        options.model,
+        options.revision,
+        settings,
+        num_cpus=options.num_cpus,
+        replicas_on_node=options.replicas_on_node,
+        memory_limit=None,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+
+
+async def _serve(loaded: Loaded, options: argparse.Namespace, secret: str) -> int:
+    server = await EngineServer.start(
+        loaded, replica=options.replica, host=options.host, port=options.port, secret=secret
+    )
+    drain, stop = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # A second SIGTERM does not wait for the first.
+    loop.add_signal_handler(signal.SIGTERM, lambda: stop.set() if drain.is_set() else drain.set())
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    print(f"listening on {options.host}:{server.port}", file=sys.stderr, flush=True)
+    await _first(drain, stop, server.failed)
+    if drain.is_set() and not stop.is_set():
+        print(f"draining {server.active_requests} requests", file=sys.stderr, flush=True)
+        draining = asyncio.create_task(server.drain(options.drain_seconds))
+        stopping = asyncio.create_task(_first(stop, server.failed))
+        await asyncio.wait({draining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        draining.cancel()
+        stopping.cancel()
+    await server.stop()
+    return 1 if server.failed.is_set() else 0
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Waits for any of ``events``."""
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,254 @@
+"""The thread that steps: commands in, one report a step out.
+
+The core decides, the runner computes, this thread joins the two. Nothing that happens outside, a slow gateway least of
+all, makes a step wait: commands come through a queue that is emptied once a turn, and a report is one call.
+"""
+
+import gc
+import logging
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from octavo_api.blocks import BlockHash
+from octavo_api.errors import EngineFailure, RequestError
+from octavo_engine.core.engine_core import EngineCore
+from octavo_engine.core.events import CacheEvent, Digest
+from octavo_engine.core.load import CoreLoad
+from octavo_engine.core.plan import StepOutput, StepPlan
+from octavo_engine.core.request import FinishReason, NewRequest, RequestOutput
+from octavo_engine.rates import Measurements, StepRates
+
+logger = logging.getLogger(__name__)
+
+MAX_CONSECUTIVE_FAILURES = 3
+_IDLE_WAIT_S = 1.0
+_STALLED_WAIT_S = 0.01
+
+
+class Runner(Protocol):
+    """Executes plans in the order in which the core made them."""
+
+    def execute(self, plan: StepPlan) -> StepOutput: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What changed since the last report, and the state at its end.
+
+    ``snapshot`` holds all cached blocks where ``snapshot_for`` names who asked for them; the reports after this one
+    apply on top of it.
+    """
+
+    outputs: list[RequestOutput]
+    events: list[CacheEvent]
+    load: CoreLoad
+    measurements: Measurements
+    digest: Digest
+    num_cached_blocks: int
+    snapshot: list[BlockHash]
+    snapshot_for: tuple[Hashable, ...]
+
+
+class Engine:
+    """Runs ``core`` and ``runner`` in a thread of its own; every method may be called from any thread.
+
+    ``on_report`` and ``on_failure`` are called on the engine's thread and must not block. A runner that raises ends
+    the requests of its step; one that raises ``MAX_CONSECUTIVE_FAILURES`` times in a row, or a core that raises at
+    all, ends the engine: ``on_failure`` is called once, and ``heartbeat_age_s`` is infinite from then on.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        runner: Runner,
+        *,
+        steps_in_flight: int = 1,
+        on_report: Callable[[StepReport], None],
+        on_failure: Callable[[Exception], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._core = core
+        self._runner = runner
+        self._steps_in_flight = steps_in_flight
+        self._on_report = on_report
+        self._on_failure = on_failure
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._plans: deque[StepPlan] = deque()
+        self._outputs: list[RequestOutput] = []
+        self._snapshot_for: list[Hashable] = []
+        self._rates = StepRates()
+        self._failures = 0
+        self._failure: Exception | None = None
+        self._stopping = False
+        self._turned_at = clock()
+        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
+
+    def start(self) -> None:
+        self._report()
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the thread after the step that it is at; returns whether it has ended within ``timeout_s``."""
+        self._commands.put(self._stop)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the engine."""
+        return self._failure
+
+    def heartbeat_age_s(self) -> float:
+        """Returns the seconds since the thread last began a turn: about the time of a step, infinite after its end."""
+        if self._failure is not None or not self._thread.is_alive():
+            return math.inf
+        return self.clock() - self._turned_at
+
+    def submit(self, request: NewRequest) -> None:
+        """Adds a request; what the core refuses is reported as an output with an error."""
+        self._commands.put(partial(self._submit, request))
+
+    def abort(self, request_id: Hashable, choice: int | None = None) -> None:
+        """Ends a request, or one choice of it; one that has ended, or never was, is left alone."""
+        self._commands.put(partial(self._core.abort, request_id, choice))
+
+    def request_snapshot(self, requester: Hashable) -> None:
+        """Asks for all cached blocks in a report that names ``requester``."""
+        self._commands.put(partial(self._snapshot_for.append, requester))
+
+    def reconfigure(self, *, long_prefill_token_threshold: int, max_num_queued_reqs: int) -> None:
+        self._commands.put(
+            partial(
+                self._core.reconfigure,
+                long_prefill_token_threshold=long_prefill_token_threshold,
+                max_num_queued_reqs=max_num_queued_reqs,
+            )
+        )
+
+    def reset_prefix_cache(self) -> None:
+        self._commands.put(self._core.reset_prefix_cache)
+
+    def _submit(self, request: NewRequest) -> None:
+        try:
+            self._core.add_request(request, self.clock())
+        except RequestError as error:
+            self._refuse(request, error)
+        except Exception as error:
+            logger.error("%r could not be added", request.request_id, exc_info=error)
+            self._refuse(request, _failure_at_request(error))
+
+    def _refuse(self, request: NewRequest, error: RequestError) -> None:
+        self._outputs.append(RequestOutput(request.request_id, 0, (), finish_reason=FinishReason.ERROR, error=error))
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _run(self) -> None:
+        try:
+            executed = False
+            while not self._stopping:
+                commanded = self._take_commands(wait=not executed)
+                executed = self._step()
+                if commanded or executed or self._outputs:
+                    self._report()
+        except Exception as error:
+            logger.critical("the engine has failed", exc_info=error)
+            self._failure = error
+            self._on_failure(error)
+
+    def _take_commands(self, *, wait: bool) -> bool:
+        """Carries out all waiting commands; with nothing else to do, waits for one first."""
+        commanded = False
+        try:
+            if wait:
+                command = self._commands.get(timeout=_STALLED_WAIT_S if self._core.has_unfinished else _IDLE_WAIT_S)
+                command()
+                commanded = True
+            while True:
+                command = self._commands.get_nowait()
+                command()
+                commanded = True
+        except queue.Empty:
+            return commanded
+
+    def _step(self) -> bool:
+        """Plans as many steps as may be in flight and executes the oldest; returns whether there was one."""
+        now = self._turned_at = self.clock()
+        while len(self._plans) < self._steps_in_flight:
+            plan = self._core.schedule(now)
+            if plan is None:
+                break
+            self._plans.append(plan)
+        self._outputs += self._core.take_outputs()
+        if not self._plans:
+            return False
+        if self._outputs:
+            # Refused, aborted or too late: that answer need not wait for the step.
+            self._report()
+        self._execute(self._plans.popleft())
+        return True
+
+    def _execute(self, plan: StepPlan) -> None:
+        started = self.clock()
+        try:
+            output = self._runner.execute(plan)
+        except Exception as error:
+            self._fail_steps(plan, error)
+            return
+        now = self.clock()
+        self._rates.observe(plan.work, now - started)
+        self._core.commit(output, now)
+        self._failures = 0
+
+    def _fail_steps(self, plan: StepPlan, error: Exception) -> None:
+        """Ends the requests of ``plan`` and of the plans behind it, which were made as if it would succeed."""
+        logger.error("step %d has failed", plan.step_id, exc_info=error)
+        self._failures += 1
+        if self._failures == MAX_CONSECUTIVE_FAILURES:
+            raise error
+        answer = _failure_at_request(error)
+        now = self.clock()
+        for failed in (plan, *self._plans):
+            self._core.fail_step(failed.step_id, answer, now)
+        self._plans.clear()
+
+    def _report(self) -> None:
+        core = self._core
+        outputs, self._outputs = self._outputs + core.take_outputs(), []
+        snapshot_for = tuple(self._snapshot_for)
+        self._snapshot_for.clear()
+        self._on_report(
+            StepReport(
+                outputs=outputs,
+                events=core.take_events(),
+                load=core.load(),
+                measurements=self._rates.measurements,
+                digest=core.digest,
+                num_cached_blocks=core.num_cached_blocks,
+                snapshot=core.snapshot() if snapshot_for else [],
+                snapshot_for=snapshot_for,
+            )
+        )
+
+
+def _failure_at_request(error: Exception) -> EngineFailure:
+    return EngineFailure(f"the engine failed at this request: {type(error).__name__}; its log has the traceback")
+
+
+def settle_heap() -> None:
+    """Takes what start-up has made out of the garbage collector's sight, and lets it look less often.
+
+    For the process that serves, once, when the model is loaded: a full collection over millions of objects that never
+    die is a pause of every stream.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

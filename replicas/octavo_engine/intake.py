@@ -1,0 +1,85 @@
+"""What a gateway submits, read and checked: the core and the runner see only what they can compute."""
+
+import math
+from collections.abc import Hashable, Iterable
+
+from octavo_api.blocks import HASH_BYTES, BlockHash, chain_hashes, root_hash, unpack
+from octavo_api.errors import InvalidRequest
+from octavo_api.sampling import SamplingParams
+from octavo_api.v1 import replica_pb2
+from octavo_engine.core.config import CoreConfig
+from octavo_engine.core.request import NewRequest
+
+VERIFY_EVERY = 1000
+
+
+class Intake:
+    """Reads the ``Submit`` messages of one gateway.
+
+    The gateway's block hashes are believed, but those of its first request, and of every ``VERIFY_EVERY``-th, are
+    computed anew: wrong hashes give answers to another prompt, or another tenant's, and nobody would notice.
+    """
+
+    def __init__(self, config: CoreConfig, vocab_size: int) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+        self._count = 0
+
+    def read(self, submit: replica_pb2.Submit, request_id: Hashable, now: float) -> NewRequest:
+        """Returns the request, known to the core as ``request_id``.
+
+        Raises ``InvalidRequest`` for a value out of range, a token that the model does not have, and hashes that are
+        not those of the tokens.
+        """
+        token_ids = tuple(submit.token_ids)
+        self._check_vocabulary("token_ids", token_ids)
+        sampling = SamplingParams.from_proto(submit.sampling)
+        self._check_vocabulary("stop_token_ids", sampling.stop_token_ids)
+        self._check_vocabulary("logit_bias", sampling.logit_bias)
+        if not math.isfinite(submit.timeout_s) or submit.timeout_s < 0:
+            raise InvalidRequest.field("timeout_s", submit.timeout_s, "seconds, 0 for no limit")
+        return NewRequest(
+            request_id=request_id,
+            token_ids=token_ids,
+            hashes=self._hashes(submit),
+            sampling=sampling,
+            priority=submit.priority,
+            cache_salt=submit.cache_salt,
+            deadline=now + submit.timeout_s if submit.timeout_s else None,
+        )
+
+    def _hashes(self, submit: replica_pb2.Submit) -> list[BlockHash] | None:
+        """Returns the chain that the gateway computed; None where it sent none, and the core is to compute it."""
+        if not submit.hashes:
+            return None
+        expected = len(submit.token_ids) // self._config.block_size * HASH_BYTES
+        if len(submit.hashes) != expected:
+            raise InvalidRequest.field(
+                "hashes",
+                f"{len(submit.hashes)} bytes",
+                f"{expected}: {HASH_BYTES} for each full block of {self._config.block_size} tokens",
+            )
+        if self._count % VERIFY_EVERY == 0:
+            self._verify(submit)
+        self._count += 1
+        return unpack(submit.hashes)
+
+    def _verify(self, submit: replica_pb2.Submit) -> None:
+        config = self._config
+        root = root_hash(
+            model_key=config.model_key,
+            kv_dtype=config.kv_dtype,
+            block_size=config.block_size,
+            cache_salt=submit.cache_salt,
+        )
+        if submit.hashes != b"".join(chain_hashes(root, submit.token_ids, config.block_size)):
+            raise InvalidRequest(
+                "hashes: not the chain of token_ids for this model, KV dtype, block size and cache_salt; gateway and "
+                "replica disagree about one of them",
+                param="hashes",
+            )
+
+    def _check_vocabulary(self, param: str, token_ids: Iterable[int]) -> None:
+        highest = max(token_ids, default=0)
+        if highest >= self._vocab_size:
+            raise InvalidRequest.field(param, highest, f"token ids from 0 to {self._vocab_size - 1}")

@@ -1,0 +1,36 @@
+"""Binding a port that nobody else has."""
+
+import errno
+import socket
+
+import grpc
+
+from octavo_api.errors import PortInUse, StartupError
+
+
+def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Binds ``server`` to ``host:port`` and returns the port, which the system chooses where ``port`` is 0.
+
+    Raises ``PortInUse``, or ``StartupError`` where the address cannot be listened on. The port is probed first: gRPC's
+    own error names no reason.
+    """
+    if port:
+        _probe(host, port)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise StartupError(f"cannot listen on {address}: {error}") from error
+    if bound == 0:
+        raise StartupError(f"cannot listen on {address}")
+    return bound
+
+
+def _probe(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(f"{host}:{port}: something listens there already; choose another port") from error
+        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error

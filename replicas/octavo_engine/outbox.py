@@ -1,0 +1,104 @@
+"""What one gateway has still to be told: bounded, whatever the gateway does.
+
+While a message is on its way everything that follows is gathered into the next one. Tokens of one choice are put
+together and never dropped. Of load and digest only the newest counts. Block events are dropped beyond a bound; the
+gateway is told so, asks for a snapshot, and is right again from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo_api.v1 import replica_pb2
+from octavo_engine.core.request import RequestOutput
+from octavo_engine.wire import add_to_output
+
+MAX_PENDING_HASHES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """Load and digest after a step, as messages; shared by all outboxes."""
+
+    load: replica_pb2.Load
+    digest: replica_pb2.Digest
+    num_cached_blocks: int
+
+
+class Outbox:
+    """Gathers what is to be sent on one stream, in the order that makes it right there: snapshot, then step."""
+
+    def __init__(self, epoch: int, state: CacheState, *, max_pending_hashes: int = MAX_PENDING_HASHES) -> None:
+        self._epoch = epoch
+        self._max_pending_hashes = max_pending_hashes
+        self._state = state
+        self._seq = 0
+        self._message = replica_pb2.ReplicaMessage()
+        self._outputs: dict[tuple[int, int], replica_pb2.Output] = {}
+        self._events: list[replica_pb2.CacheEvent] = []
+        self._pending_hashes = 0
+        self._events_lost = False
+        self._gap = False
+        self._snapshot: replica_pb2.Snapshot | None = None
+
+    @property
+    def has_outputs(self) -> bool:
+        return bool(self._outputs)
+
+    def add_output(self, request_id: int, output: RequestOutput) -> None:
+        key = (request_id, output.choice)
+        message = self._outputs.get(key)
+        if message is None:
+            message = self._message.step.outputs.add(id=request_id, choice=output.choice)
+            self._outputs[key] = message
+        add_to_output(message, output)
+
+    def add_events(self, events: Sequence[replica_pb2.CacheEvent], num_hashes: int) -> None:
+        """Keeps ``events``, which name ``num_hashes`` blocks, or drops them and all that wait.
+
+        After a gap events have no meaning until a snapshot, so they are dropped until then.
+        """
+        if not events:
+            return
+        self._pending_hashes += num_hashes
+        if self._gap or self._pending_hashes > self._max_pending_hashes:
+            self._gap = self._events_lost = True
+            self._drop_events()
+        else:
+            self._events.extend(events)
+
+    def set_state(self, state: CacheState) -> None:
+        """Replaces load and digest, which belong to the events added so far."""
+        self._state = state
+
+    def set_snapshot(self, hashes: Sequence[int]) -> None:
+        """Sends all held blocks, which are those of the present state: events that wait are part of it."""
+        self._drop_events()
+        self._gap = self._events_lost = False
+        self._snapshot = replica_pb2.Snapshot(epoch=self._epoch, hashes=hashes, digest=self._state.digest)
+
+    def take(self) -> list[replica_pb2.ReplicaMessage]:
+        """Returns what is to be sent now, and begins anew."""
+        messages = []
+        if self._snapshot is not None:
+            self._snapshot.seq = self._seq
+            messages.append(replica_pb2.ReplicaMessage(snapshot=self._snapshot))
+            self._snapshot = None
+        messages.append(self._message)
+        self._seq += 1
+        step = self._message.step
+        step.epoch = self._epoch
+        step.seq = self._seq
+        step.events.extend(self._events)
+        step.load.CopyFrom(self._state.load)
+        step.digest.CopyFrom(self._state.digest)
+        step.n_blocks = self._state.num_cached_blocks
+        step.events_lost = self._events_lost
+        self._message = replica_pb2.ReplicaMessage()
+        self._outputs = {}
+        self._drop_events()
+        self._events_lost = False
+        return messages
+
+    def _drop_events(self) -> None:
+        self._events = []
+        self._pending_hashes = 0

@@ -1,0 +1,209 @@
+"""One gateway at the other end of its stream: its requests, its outbox, and what it says."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from octavo_api.errors import Draining, InvalidRequest, RequestError
+from octavo_api.v1 import replica_pb2
+from octavo_engine.core.request import FinishReason, RequestOutput
+from octavo_engine.engine import Engine
+from octavo_engine.intake import Intake
+from octavo_engine.outbox import CacheState, Outbox
+
+logger = logging.getLogger(__name__)
+
+STATE_DELAY_S = 0.02
+"""How long news without tokens may wait for more of them."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class LiveRequest:
+    """One request of one gateway, from Submit to its last output.
+
+    The core knows a request by this object: ids of two gateways never meet, and what is still to come of a request that
+    has ended here never reaches another one that was given the same id.
+    """
+
+    __slots__ = ("id", "name", "open_choices", "peer")
+
+    def __init__(self, peer: "Peer", submit: replica_pb2.Submit) -> None:
+        self.peer = peer
+        self.id: int = submit.id
+        self.name: str = submit.request_id
+        self.open_choices = 1
+
+    def __repr__(self) -> str:
+        return f"<request {self.name or self.id} of {self.peer.gateway}>"
+
+
+class Peer:
+    """Lives on the event loop. ``on_change`` is called whenever ``is_quiet`` may have become true."""
+
+    def __init__(
+        self,
+        gateway: str,
+        engine: Engine,
+        intake: Intake,
+        outbox: Outbox,
+        *,
+        is_draining: Callable[[], bool],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.gateway = gateway
+        self.sent_at = time.monotonic()
+        self.live: dict[int, LiveRequest] = {}
+        self._engine = engine
+        self._intake = intake
+        self._outbox = outbox
+        self._is_draining = is_draining
+        self._on_change = on_change
+        self._wake = asyncio.Event()
+        self._wake_later: asyncio.TimerHandle | None = None
+        self._writing_since: float | None = None
+        self._closing = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """No request is running and everything has been sent."""
+        return not self.live and not self._outbox.has_outputs and self._writing_since is None
+
+    def blocked_s(self, now: float) -> float:
+        """Returns for how long the gateway has not taken the message that it is being sent."""
+        return 0.0 if self._writing_since is None else now - self._writing_since
+
+    async def serve(self, context: Context) -> None:
+        """Reads and writes until either end closes the stream; then every request of this gateway is aborted."""
+        reader = asyncio.create_task(self._read(context))
+        writer = asyncio.create_task(self._write(context))
+        try:
+            done, _ = await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            reader.cancel()
+            writer.cancel()
+            self._abandon()
+
+    def deliver(self, request: LiveRequest, output: RequestOutput) -> None:
+        """Takes one output of the core; an error ends the request with all its choices, and nothing follows it."""
+        if self.live.get(request.id) is not request:
+            return
+        if output.error is not None:
+            self._finish(request)
+        elif output.finish_reason is not None:
+            request.open_choices -= 1
+            if request.open_choices == 0:
+                self._finish(request)
+        self._outbox.add_output(request.id, output)
+
+    def update(
+        self,
+        events: Sequence[replica_pb2.CacheEvent],
+        num_hashes: int,
+        state: CacheState,
+        snapshot: Sequence[int] | None,
+    ) -> None:
+        """Takes what a step did to the cache, and sends what there is.
+
+        Tokens go now, news of cache and load a little later, together.
+        """
+        self._outbox.add_events(events, num_hashes)
+        self._outbox.set_state(state)
+        if snapshot is not None:
+            self._outbox.set_snapshot(snapshot)
+        if self._outbox.has_outputs:
+            self._wake.set()
+        elif self._wake_later is None:
+            self._wake_later = asyncio.get_running_loop().call_later(STATE_DELAY_S, self.beat)
+
+    def beat(self) -> None:
+        """Sends a step now, whether there is news or not."""
+        self._wake.set()
+
+    def end_all(self, error: RequestError) -> None:
+        """Ends every request with ``error``."""
+        for request in list(self.live.values()):
+            self._engine.abort(request)
+            self._end(request.id, error)
+
+    def close(self) -> None:
+        """Ends the stream once everything has been sent."""
+        self._closing = True
+        self._wake.set()
+
+    def _finish(self, request: LiveRequest) -> None:
+        del self.live[request.id]
+
+    def _end(self, request_id: int, error: RequestError) -> None:
+        self.live.pop(request_id, None)
+        self._outbox.add_output(
+            request_id, RequestOutput(request_id, 0, (), finish_reason=FinishReason.ERROR, error=error)
+        )
+        self._wake.set()
+
+    def _abandon(self) -> None:
+        if self._wake_later is not None:
+            self._wake_later.cancel()
+        if self.live:
+            logger.info("%s is gone, aborting its %d requests", self.gateway, len(self.live))
+        for request in self.live.values():
+            self._engine.abort(request)
+        self.live.clear()
+        self._on_change()
+
+    async def _write(self, context: Context) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._wake_later is not None:
+                self._wake_later.cancel()
+                self._wake_later = None
+            closing = self._closing
+            for message in self._outbox.take():
+                self._writing_since = time.monotonic()
+                await context.write(message)
+            self._writing_since = None
+            self.sent_at = time.monotonic()
+            self._on_change()
+            if closing:
+                return
+
+    async def _read(self, context: Context) -> None:
+        while (message := await context.read()) is not grpc.aio.EOF:
+            match message.WhichOneof("message"):
+                case "submit":
+                    self._submit(message.submit)
+                case "abort":
+                    for target in message.abort.targets:
+                        self._abort(target)
+                case "snapshot_request":
+                    self._engine.request_snapshot(self)
+                case other:
+                    logger.warning("%s sent %s, which means nothing here; ignored", self.gateway, other)
+
+    def _submit(self, submit: replica_pb2.Submit) -> None:
+        request = LiveRequest(self, submit)
+        try:
+            if submit.id in self.live:
+                self._engine.abort(self.live[submit.id])
+                raise InvalidRequest.field("id", submit.id, "one that no running request of this stream has")
+            if self._is_draining():
+                raise Draining("the replica is shutting down and takes no new requests")
+            new = self._intake.read(submit, request, self._engine.clock())
+        except RequestError as error:
+            self._end(submit.id, error)
+            return
+        request.open_choices = new.sampling.n
+        self.live[submit.id] = request
+        self._engine.submit(new)
+
+    def _abort(self, target: replica_pb2.Abort.Target) -> None:
+        request = self.live.get(target.id)
+        if request is not None:
+            self._engine.abort(request, target.choice if target.HasField("choice") else None)

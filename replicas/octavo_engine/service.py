@@ -1,0 +1,285 @@
+"""The engine's gRPC service: ``octavo.v1.Replica`` over one engine, for any number of gateways.
+
+``python -m octavo_engine.service`` runs it as a plain process; Serve runs it inside a replica.
+"""
+
+import asyncio
+import hmac
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, Self, TypeVar
+
+import grpc
+
+from octavo_api.errors import Draining, EngineFailure
+from octavo_api.protocol import BEAT_INTERVAL_S, PROTOCOL_VERSION, server_options
+from octavo_api.settings import EngineSettings
+from octavo_api.v1 import replica_pb2, replica_pb2_grpc
+from octavo_engine.core.config import CoreConfig
+from octavo_engine.core.engine_core import EngineCore
+from octavo_engine.engine import Engine, Runner, StepReport
+from octavo_engine.intake import Intake
+from octavo_engine.listener import bind
+from octavo_engine.outbox import CacheState, Outbox
+from octavo_engine.peer import Context, LiveRequest, Peer
+from octavo_engine.wire import digest_message, event_messages, load_message, low64s
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+GREETING_TIMEOUT_S = 10.0
+BLOCKED_TIMEOUT_S = 20.0
+"""A gateway that takes no message for so long is given up: what it is to be sent would grow without end."""
+STALLED_AFTER_S = 30.0
+"""An engine that has not turned for so long gets no more beats, so that gateways stop to trust it."""
+STOP_TIMEOUT_S = 5.0
+
+
+class Loaded(Protocol):
+    """What the service needs of a loaded engine (``octavo_engine.loading.LoadedEngine``)."""
+
+    @property
+    def core_config(self) -> CoreConfig: ...
+    @property
+    def runner(self) -> Runner: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+
+class EngineServer:
+    """An engine with its listener. All methods belong to the event loop that ``start`` was awaited on."""
+
+    def __init__(self, loaded: Loaded, *, replica: str, secret: str) -> None:
+        config = loaded.core_config
+        loop = asyncio.get_running_loop()
+        self.replica = replica
+        self.epoch = time.time_ns()
+        self.port = 0
+        self.failed = asyncio.Event()
+        self._config = config
+        self._max_num_queued_reqs = config.max_num_queued_reqs
+        self._vocab_size = loaded.vocab_size
+        self._engine = Engine(
+            EngineCore(config),
+            loaded.runner,
+            steps_in_flight=config.steps_in_flight,
+            on_report=lambda report: _call(loop, self._on_report, report),
+            on_failure=lambda error: _call(loop, self._on_failure, error),
+        )
+        self._secret = secret
+        self._server = grpc.aio.server(options=server_options())
+        replica_pb2_grpc.add_ReplicaServicer_to_server(_Servicer(self), self._server)
+        self._peers: dict[Peer, asyncio.Task[Any]] = {}
+        self._changed = asyncio.Event()
+        self._draining = False
+        self._state = CacheState(replica_pb2.Load(), replica_pb2.Digest(), 0)
+        self._ticker: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls, loaded: Loaded, *, replica: str, host: str = "127.0.0.1", port: int = 0, secret: str = ""
+    ) -> Self:
+        """Starts the engine's thread and listens on ``host:port``; port 0 takes a free one.
+
+        Gateways must show ``secret`` where it is not empty. Raises ``PortInUse``, or ``StartupError`` for an address
+        that cannot be listened on.
+        """
+        server = cls(loaded, replica=replica, secret=secret)
+        server.port = bind(server._server, host, port)
+        server._engine.start()
+        await server._server.start()
+        server._ticker = asyncio.create_task(server._tick())
+        return server
+
+    @property
+    def active_requests(self) -> int:
+        """Requests submitted and not yet ended."""
+        return sum(len(peer.live) for peer in self._peers)
+
+    def heartbeat_age_s(self) -> float:
+        """Returns the seconds since the engine's thread last began a turn; infinite when the engine has failed."""
+        return self._engine.heartbeat_age_s()
+
+    def load(self) -> replica_pb2.Load:
+        """Returns a copy of the load after the last step."""
+        load = replica_pb2.Load()
+        load.CopyFrom(self._state.load)
+        return load
+
+    def reconfigure(self, settings: EngineSettings) -> None:
+        """Applies the settings that change live; the others need a new engine."""
+        self._max_num_queued_reqs = settings.max_num_queued_reqs
+        self._engine.reconfigure(
+            long_prefill_token_threshold=settings.long_prefill_token_threshold,
+            max_num_queued_reqs=settings.max_num_queued_reqs,
+        )
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets every cached block that no running request holds."""
+        self._engine.reset_prefix_cache()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuses new requests with ``Draining`` and waits until those that run have ended and all is sent.
+
+        Returns False where ``timeout_s`` passed first; the replica keeps refusing either way.
+        """
+        self._draining = True
+        self._state.load.draining = True
+        for peer in self._peers:
+            peer.beat()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(peer.is_quiet for peer in self._peers):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Ends what still runs with ``Draining``, closes the streams and the listener, ends the engine's thread."""
+        self._draining = True
+        tasks = list(self._peers.values())
+        for peer in self._peers:
+            peer.end_all(Draining("the replica has stopped"))
+            peer.close()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+        await self._server.stop(grace=0)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if not await asyncio.to_thread(self._engine.stop, STOP_TIMEOUT_S):
+            logger.warning("the engine is still in a step %s s after it was asked to stop", STOP_TIMEOUT_S)
+
+    def check_secret(self, shown: str) -> bool:
+        """Compares in a time that says nothing about the secret."""
+        return not self._secret or hmac.compare_digest(shown.encode(), f"Bearer {self._secret}".encode())
+
+    def hello(self) -> replica_pb2.Hello:
+        config = self._config
+        return replica_pb2.Hello(
+            version=PROTOCOL_VERSION,
+            replica=self.replica,
+            epoch=self.epoch,
+            model_key=config.model_key,
+            kv_dtype=config.kv_dtype,
+            block_size=config.block_size,
+            stride=1,
+            capacity_blocks=config.num_blocks,
+            limits=replica_pb2.Limits(
+                max_model_len=config.max_model_len,
+                max_num_seqs=config.max_num_seqs,
+                max_num_queued_reqs=self._max_num_queued_reqs,
+                kv_cache_tokens=config.num_blocks * config.block_size,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+            ),
+        )
+
+    async def serve_gateway(self, gateway: str, context: Context) -> None:
+        """Serves one stream to its end."""
+        peer = Peer(
+            gateway,
+            self._engine,
+            Intake(self._config, self._vocab_size),
+            Outbox(self.epoch, self._state),
+            is_draining=lambda: self._draining,
+            on_change=self._changed.set,
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        self._peers[peer] = task
+        logger.info("%s attached", gateway)
+        try:
+            await context.write(replica_pb2.ReplicaMessage(hello=self.hello()))
+            peer.beat()
+            await peer.serve(context)
+        finally:
+            del self._peers[peer]
+            logger.info("%s detached", gateway)
+
+    def _on_report(self, report: StepReport) -> None:
+        state = CacheState(
+            load_message(report.load, report.measurements, draining=self._draining),
+            digest_message(report.digest),
+            report.num_cached_blocks,
+        )
+        self._state = state
+        for output in report.outputs:
+            request = output.request_id
+            assert isinstance(request, LiveRequest)
+            request.peer.deliver(request, output)
+        events, num_hashes = event_messages(report.events)
+        snapshot = low64s(report.snapshot)
+        for peer in self._peers:
+            peer.update(events, num_hashes, state, snapshot if peer in report.snapshot_for else None)
+
+    def _on_failure(self, error: Exception) -> None:
+        self._draining = True
+        self._state.load.draining = True
+        answer = EngineFailure(f"the engine has failed: {type(error).__name__}; its log has the traceback")
+        for peer in self._peers:
+            peer.end_all(answer)
+            peer.beat()
+        self.failed.set()
+
+    async def _tick(self) -> None:
+        """Sends beats, and gives up gateways that take nothing."""
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_S / 4)
+            now = time.monotonic()
+            stalled = self._engine.heartbeat_age_s() > STALLED_AFTER_S
+            for peer, task in self._peers.items():
+                if peer.blocked_s(now) > BLOCKED_TIMEOUT_S:
+                    logger.error("%s has taken nothing for %d s, ending its stream", peer.gateway, BLOCKED_TIMEOUT_S)
+                    task.cancel()
+                elif now - peer.sent_at > BEAT_INTERVAL_S / 2 and not stalled:
+                    peer.beat()
+
+
+class _Servicer(replica_pb2_grpc.ReplicaServicer):
+    """Lets in who knows the secret and speaks the version."""
+
+    def __init__(self, server: EngineServer) -> None:
+        self._server = server
+
+    async def Attach(self, request_iterator: object, context: Context) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        if not self._server.check_secret(str(metadata.get("authorization", ""))):
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "authorization: the application's secret is missing or wrong"
+            )
+        greeting = await self._greeting(context)
+        if greeting.version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"version: got {greeting.version}, allowed: {PROTOCOL_VERSION}; upgrade gateways and engines together",
+            )
+        await self._server.serve_gateway(greeting.gateway or context.peer(), context)
+
+    async def _greeting(self, context: Context) -> replica_pb2.Greeting:
+        message = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                message = await context.read()
+        if not isinstance(message, replica_pb2.GatewayMessage) or not message.HasField("greeting"):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the first message must be a greeting, within {GREETING_TIMEOUT_S:g} s of the call",
+            )
+        return message.greeting
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[_T], None], argument: _T) -> None:
+    """Hands over to the loop; one that has been closed no longer listens."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, argument)
+
+
+if __name__ == "__main__":
+    from octavo_engine.command import main
+
+    sys.exit(main())

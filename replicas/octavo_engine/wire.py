@@ -1,0 +1,107 @@
+"""The core's data as messages of ``octavo.v1``."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo_api.blocks import HASH_BYTES, BlockHash, low64
+from octavo_api.v1 import replica_pb2, sampling_pb2
+from octavo_engine.core.events import CacheEvent, Cleared, Digest, Removed, Stored
+from octavo_engine.core.load import CoreLoad
+from octavo_engine.core.plan import Logprobs
+from octavo_engine.core.request import FinishReason, RequestOutput
+from octavo_engine.rates import Measurements
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+FINISH_REASONS = {
+    FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: sampling_pb2.FINISH_REASON_ABORT,
+    FinishReason.ERROR: sampling_pb2.FINISH_REASON_ERROR,
+}
+
+_CORE_LOAD = tuple(f.name for f in fields(CoreLoad) if f.name in replica_pb2.Load.DESCRIPTOR.fields_by_name)
+_MEASUREMENTS = tuple(f.name for f in fields(Measurements))
+
+
+def add_to_output(message: replica_pb2.Output, output: RequestOutput) -> None:
+    """Adds what ``output`` brought to ``message``, which may already hold earlier outputs of the same choice."""
+    message.token_ids.extend(output.token_ids)
+    if output.logprobs:
+        _add_logprobs(message.logprobs, output.logprobs)
+    if output.prompt_logprobs:
+        _add_logprobs(message.prompt_logprobs, output.prompt_logprobs)
+    if output.cached_tokens is not None:
+        message.cached_tokens = output.cached_tokens
+    if output.finish_reason is not None:
+        _finish(message, output)
+
+
+def _finish(message: replica_pb2.Output, output: RequestOutput) -> None:
+    assert output.finish_reason is not None
+    message.finish_reason = FINISH_REASONS[output.finish_reason]
+    if output.stop_token_id is not None:
+        message.stop_token_id = output.stop_token_id
+    if output.error is not None:
+        message.error.CopyFrom(output.error.to_proto())
+    if output.timing is not None:
+        timing = output.timing
+        message.timing.queue_s = timing.queue_s
+        message.timing.prefill_s = timing.prefill_s
+        message.timing.decode_s = timing.decode_s
+        message.timing.num_preemptions = timing.num_preemptions
+
+
+def _add_logprobs(
+    positions: "RepeatedCompositeFieldContainer[sampling_pb2.PositionLogprobs]", logprobs: Iterable[Logprobs]
+) -> None:
+    for item in logprobs:
+        position = positions.add()
+        position.chosen.token_id = item.token_id
+        position.chosen.logprob = item.logprob
+        for token_id, logprob in item.top:
+            position.top.add(token_id=token_id, logprob=logprob)
+
+
+def event_messages(events: Iterable[CacheEvent]) -> tuple[list[replica_pb2.CacheEvent], int]:
+    """Returns the events as messages, and how many hashes they name."""
+    messages = []
+    size = 0
+    for event in events:
+        message = replica_pb2.CacheEvent()
+        match event:
+            case Stored(parent, hashes):
+                if parent is not None:
+                    message.stored.parent = low64(parent)
+                message.stored.hashes.extend([low64(item) for item in hashes])
+                size += len(hashes)
+            case Removed(hashes):
+                message.removed.hashes.extend([low64(item) for item in hashes])
+                size += len(hashes)
+            case Cleared():
+                message.cleared.SetInParent()
+        messages.append(message)
+    return messages, size
+
+
+def low64s(hashes: Sequence[BlockHash]) -> list[int]:
+    """Returns ``low64`` of each; a snapshot has a hundred thousand of them."""
+    words = np.frombuffer(b"".join(hashes), dtype="<u8")
+    return words[:: HASH_BYTES // 8].tolist()
+
+
+def digest_message(digest: Digest) -> replica_pb2.Digest:
+    return replica_pb2.Digest(xor=digest.xor, sum=digest.sum)
+
+
+def load_message(load: CoreLoad, measurements: Measurements, *, draining: bool) -> replica_pb2.Load:
+    message = replica_pb2.Load(draining=draining)
+    for name in _CORE_LOAD:
+        setattr(message, name, getattr(load, name))
+    for name in _MEASUREMENTS:
+        setattr(message, name, getattr(measurements, name))
+    return message
