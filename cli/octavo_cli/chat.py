@@ -109,9 +109,9 @@ class Endpoint:
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The endpoint.")
 @click.option("--model", help="The model's name. [default: the first that the endpoint lists]")
 @click.option("--system", help="The system message.")
-@click.option("--api-key-file", type=click.Path(path_type=Path), help="File whose first line is the API key.")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys; the first is used.")
 def command(url: str, model: str | None, system: str | None, api_key_file: Path | None) -> None:
-    endpoint = Endpoint(url, _first_line(api_key_file) if api_key_file else None)
+    endpoint = Endpoint(url, _read_key(api_key_file) if api_key_file else None)
     names = endpoint.models()
     if model is None:
         if not names:
@@ -155,11 +155,16 @@ def _read_line() -> str | None:
             click.echo()
 
 
-def _first_line(path: Path) -> str:
+def _read_key(path: Path) -> str:
+    """Returns the first key of a file of API keys: one a line, ``NAME KEY``, or the key alone."""
     try:
-        return path.read_text().splitlines()[0].strip()
-    except (OSError, IndexError):
-        raise ConfigurationError(f"--api-key-file: {path}: no such file, or empty") from None
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"--api-key-file: {path}: {error.strerror}") from None
+    keys = [line.split()[-1] for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise ConfigurationError(f"--api-key-file: {path}: holds no key")
+    return keys[0]
 
 
 def _message(response: httpx.Response) -> str:

@@ -11,7 +11,11 @@ def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Pat
     """Returns where the endpoint is, a ``curl`` line that works as it stands, how to chat, where the logs are."""
     http, grpc = deployment.spec.endpoint.http.port, deployment.spec.endpoint.grpc.port
     body = {"model": deployment.served_name, "messages": [{"role": "user", "content": "What is a book?"}]}
-    key = f' -H "Authorization: Bearer $(head -n 1 {shlex.quote(str(api_key_file))})"' if api_key_file else ""
+    key = (
+        f" -H \"Authorization: Bearer $(awk 'NF && !/^#/ {{print $2; exit}}' {shlex.quote(str(api_key_file))})\""
+        if api_key_file
+        else ""
+    )
     chat = "octavo chat" + (f" --url http://127.0.0.1:{http}" if http != 8000 else "")
     if api_key_file:
         chat += f" --api-key-file {shlex.quote(str(api_key_file))}"

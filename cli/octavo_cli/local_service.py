@@ -1,4 +1,4 @@
-"""The life of ``octavo up``: check, start, wait, tell, stop."""
+"""The life of ``octavo up`` once everything is checked: start, wait, tell, stop."""
 
 import shutil
 import signal
@@ -14,18 +14,16 @@ from types import FrameType
 import httpx
 
 from octavo_api.deployment import ServingDeployment
-from octavo_api.errors import ConfigurationError, StartupError
+from octavo_api.errors import StartupError
 from octavo_api.serve_config import Bind, Placement, application
 from octavo_cli.deployment_state import ApplicationState, last_report, read_application
 from octavo_cli.display import Display, Update
 from octavo_cli.greeting import greeting
-from octavo_cli.machine import available_cpus, share
-from octavo_cli.model_check import check_model
-from octavo_cli.ports import require_free
+from octavo_cli.machine import share
+from octavo_cli.preflight import HOST
 from octavo_serving.local import LocalRay, RunFolder
 from octavo_serving.ray_adapter import Controller
 
-_HOST = "127.0.0.1"
 _POLL_S = 0.2
 _WATCH_S = 2.0
 _READY_TIMEOUT_S = 30.0
@@ -41,12 +39,12 @@ class Stopped(BaseException):
 class LocalService:
     """Serves ``deployment`` on this machine until a signal; leaves nothing behind but the logs of a failure."""
 
-    def __init__(self, deployment: ServingDeployment, api_key_file: Path | None) -> None:
+    def __init__(self, deployment: ServingDeployment, api_key_file: Path | None, cpus: float, display: Display) -> None:
         self._deployment = deployment
         self._api_key_file = api_key_file
         self._name = deployment.metadata.name
-        self._display = Display()
-        self._cpus = available_cpus()
+        self._display = display
+        self._cpus = cpus
         self._signals = 0
         self._stop = threading.Event()
         self._starting = True
@@ -54,7 +52,6 @@ class LocalService:
     def run(self) -> None:
         """Raises ``StartupError`` where it cannot start; returns after it was stopped."""
         began = time.monotonic()
-        self._check()
         folder = RunFolder.create()
         ray = LocalRay(folder, num_cpus=ceil(self._cpus), environment=_ENVIRONMENT)
         try:
@@ -67,21 +64,6 @@ class LocalService:
         finally:
             ray.stop()
             folder.remove()
-
-    def _check(self) -> None:
-        endpoint, limit = self._deployment.spec.endpoint, self._deployment.spec.resources.limits.cpu
-        require_free(_HOST, endpoint.http.port, "HTTP")
-        require_free(_HOST, endpoint.grpc.port, "gRPC")
-        wanted = (limit or 0) * self._deployment.spec.replicas
-        if wanted > self._cpus:
-            raise ConfigurationError(
-                f"spec.resources.limits.cpu: got {limit} for each of {self._deployment.spec.replicas} replicas, "
-                f"allowed: {self._cpus:g} for all, which is what this machine gives"
-            )
-        if self._api_key_file is not None and not self._api_key_file.is_file():
-            raise ConfigurationError(f"--api-key-file: {self._api_key_file}: no such file")
-        with self._display.stage(f"Model {self._deployment.spec.model.uri}"):
-            check_model(self._deployment.spec.model)
 
     def _serve(self, ray: LocalRay, began: float) -> None:
         with self._display.stage("Ray"):
@@ -119,7 +101,7 @@ class LocalService:
 
     def _wait_until_ready(self) -> None:
         """The application runs; the endpoint answers once the gateway has met its engines."""
-        url = f"http://{_HOST}:{self._deployment.spec.endpoint.http.port}/ready"
+        url = f"http://{HOST}:{self._deployment.spec.endpoint.http.port}/ready"
         deadline = time.monotonic() + _READY_TIMEOUT_S
         answer = "nothing"
         with httpx.Client(timeout=5.0, trust_env=False) as client:

@@ -1,6 +1,8 @@
 """Whether a port is free, and who has it where it is not."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from octavo_api.errors import PortInUse
@@ -25,7 +27,7 @@ def _holder(port: int) -> str:
     """Returns `` by NAME (pid N)``, or nothing where the process is another user's."""
     inodes = _listening(port)
     for process in Path("/proc").iterdir():
-        if process.name.isdigit() and inodes & _sockets(process):
+        if process.name.isdigit() and not inodes.isdisjoint(_sockets(process)):
             name = (process / "comm").read_text().strip()
             return f" by {name} (pid {process.name})"
     return ""
@@ -45,8 +47,12 @@ def _listening(port: int) -> set[str]:
     return inodes
 
 
-def _sockets(process: Path) -> set[str]:
+def _sockets(process: Path) -> Iterator[str]:
+    """Yields what the process's descriptors are; of another user's process, nothing."""
     try:
-        return {str(fd.readlink()) for fd in (process / "fd").iterdir()}
+        descriptors = list((process / "fd").iterdir())
     except OSError:
-        return set()
+        return
+    for descriptor in descriptors:
+        with suppress(OSError):
+            yield str(descriptor.readlink())

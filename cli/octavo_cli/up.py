@@ -4,7 +4,10 @@ from pathlib import Path
 
 import click
 
+from octavo_cli.display import Display
 from octavo_cli.document import Flags, read_deployment
+from octavo_cli.machine import available_cpus
+from octavo_cli.preflight import check
 
 
 @click.command(name="up", help="Serve MODEL on this machine: hf://ORGANISATION/NAME, a folder or a .gguf file; "
@@ -30,6 +33,9 @@ def command(
     api_key_file: Path | None,
 ) -> None:
     deployment = read_deployment(Flags(model, file, replicas, http_port, grpc_port, served_name, settings))
+    display, cpus = Display(), available_cpus()
+    with display.stage(f"Model {deployment.spec.model.uri}"):
+        check(deployment, api_key_file, cpus)
     from octavo_cli.local_service import LocalService
 
-    LocalService(deployment, api_key_file).run()
+    LocalService(deployment, api_key_file, cpus, display).run()

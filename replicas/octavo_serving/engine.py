@@ -34,6 +34,7 @@ class EngineReplica:
     """A step takes seconds at most; a thread that shows no sign for this long hangs."""
 
     async def __init__(self, args: ApplicationArgs) -> None:
+        from octavo_engine.engine import settle_heap
         from octavo_engine.service import EngineServer
 
         self._environment = read_environment(os.environ)
@@ -41,6 +42,7 @@ class EngineReplica:
         self._replica = ray_adapter.replica_id().unique_id
         self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
         loaded = await asyncio.to_thread(self.load, args)
+        settle_heap()
         self._server = await EngineServer.start(
             loaded, replica=self._replica, host=self._host, secret=read_secret(args.secret_file)
         )

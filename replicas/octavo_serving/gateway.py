@@ -6,6 +6,7 @@ application is this deployment's ingress. A gateway's process never loads torch.
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.serve.handle import DeploymentHandle
@@ -41,15 +42,24 @@ class GatewayReplica:
 
     async def _build(self, args: ApplicationArgs) -> "GatewayServer":
         from octavo_router.dispatch import ReplicaPool
+        from octavo_router.keys import ApiKeys
+        from octavo_router.metrics import Metrics
         from octavo_router.server import GatewayServer
-
         from octavo_router.text import ModelText
 
         files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)
         text = await asyncio.to_thread(ModelText.load, files)
-        settings = self._settings(self._config)
-        self._pool = ReplicaPool(settings, gateway=self._replica, secret=read_secret(args.secret_file))
-        return GatewayServer(text=text, served_name=self._config.served_name, settings=settings, pool=self._pool)
+        settings, metrics = self._settings(self._config), Metrics()
+        secret = read_secret(args.secret_file)
+        self._pool = ReplicaPool(settings, gateway=self._replica, secret=secret, metrics=metrics)
+        return GatewayServer(
+            text=text,
+            served_name=self._config.served_name,
+            settings=settings,
+            pool=self._pool,
+            keys=ApiKeys.load(Path(args.api_key_file)) if args.api_key_file else None,
+            metrics=metrics,
+        )
 
     @staticmethod
     def _settings(config: GatewayUserConfig) -> RouterSettings:
@@ -74,7 +84,9 @@ class GatewayReplica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         config = GatewayUserConfig.model_validate(user_config)
         if config != self._config:
-            self._server.reconfigure(self._settings(config))
+            settings = self._settings(config)
+            self._server.reconfigure(settings, served_name=config.served_name)
+            self._pool.reconfigure(settings)
             self._config = config
             logger.info("gateway %s took up %s", self._replica, config.settings)
 
@@ -82,6 +94,7 @@ class GatewayReplica:
         """Serve waits for what came through its proxy; what came through the own listeners is waited for here."""
         if not hasattr(self, "_door"):
             return
-        registry.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
         if not await self._door.close(self._config.drain_seconds):
             logger.warning("gateway %s: streams cut after %d s", self._replica, self._config.drain_seconds)
+        registry.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
+        await self._pool.close()

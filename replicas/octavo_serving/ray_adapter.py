@@ -1,7 +1,7 @@
 """Every private or alpha name of Ray that this project uses, checked against ``ray==2.60.*``.
 
 ``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, the replica context's deployment
-configuration, the controller client and ``ray.init(_temp_dir=...)`` are private.
+configuration, the controller client, ``ray.init(_temp_dir=...)`` and Ray's cached configuration are private.
 """
 
 import logging
@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray._raylet import Config
 from ray.exceptions import RayError
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
@@ -19,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from ray.serve.schema import ServeDeploySchema
 
+from octavo_api.errors import StartupError
 from octavo_serving import registry
 
 _OBJECT_STORE_BYTES = 78_643_200
@@ -58,17 +60,25 @@ def mirror(handle: DeploymentHandle) -> str:
 
 
 def start_ray(num_cpus: int, folder: Path) -> None:
-    """Starts a Ray of its own in ``folder`` and connects this process to it, whatever else runs on the machine."""
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        num_gpus=0,
-        include_dashboard=False,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        _temp_dir=str(folder),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    """Starts a Ray of its own in ``folder`` and connects this process to it, whatever else runs on the machine.
+
+    Raises ``StartupError``.
+    """
+    # Ray read the environment when it was imported; what was set since (RAY_AUTH_MODE) counts from here.
+    Config.initialize("")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            _temp_dir=str(folder),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (RuntimeError, ConnectionError, RayError) as error:
+        raise StartupError(f"Ray cannot start: {str(error).strip().splitlines()[0]}") from error
 
 
 def replica_id() -> ReplicaID:

@@ -1,0 +1,79 @@
+"""What Serve says of an application, in words for a person."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from octavo_cli.deployment_state import cause, last_report, read_application
+
+OWN = """Traceback (most recent call last):
+  File "replica.py", line 1, in initialize
+ray.exceptions.RayTaskError: ray::ServeReplica:m:Engine.initialize_and_get_metadata() (pid=1)
+    raise ModelError(
+octavo_api.errors.NotEnoughMemory: weights need 4.0 GiB, allowed: 2.0 GiB
+lower kv_cache_memory_bytes"""
+
+
+def test_the_cause_is_our_own_error_without_its_traceback() -> None:
+    assert cause(OWN) == "weights need 4.0 GiB, allowed: 2.0 GiB\nlower kv_cache_memory_bytes"
+
+
+def test_the_cause_of_a_foreign_error_is_its_last_line() -> None:
+    assert cause("Traceback\n  File x\nOSError: disk on fire\n") == "OSError: disk on fire"
+    assert cause("nothing to see\nhere") == "here"
+    assert cause("") == ""
+
+
+def test_states_are_counted() -> None:
+    running, starting = SimpleNamespace(value="RUNNING"), SimpleNamespace(value="STARTING")
+    replica = {"replica_id": "a", "state": running, "log_file_path": "/serve/a.log"}
+    details = {
+        "applications": {
+            "m": {
+                "status": SimpleNamespace(value="DEPLOYING"),
+                "message": "",
+                "deployments": {
+                    "Engine": {
+                        "target_num_replicas": 2,
+                        "message": "",
+                        "replicas": [replica, {"replica_id": "b", "state": starting}],
+                    },
+                },
+            }
+        }
+    }
+    state = read_application(details, "m", Path("/logs"))
+    assert state.summary() == "Engine 1/2"
+    assert not state.running
+    assert not state.failed
+    assert list(state.logs()) == [Path("/logs/serve/a.log")]
+
+
+def test_an_application_that_serve_does_not_know_yet_is_neither_running_nor_failed() -> None:
+    state = read_application({"applications": {}}, "m", Path("/logs"))
+    assert not state.running
+    assert not state.failed
+    assert state.status == ""
+
+
+def test_a_failure_tells_its_cause() -> None:
+    details = {
+        "applications": {
+            "m": {
+                "status": "DEPLOY_FAILED",
+                "message": "Failed to update the deployments ['Engine'].",
+                "deployments": {"Engine": {"message": f"The deployment failed to start 1 times.{OWN}", "replicas": []}},
+            }
+        }
+    }
+    assert read_application(details, "m", Path()).error().startswith("weights need 4.0 GiB")
+
+
+def test_the_last_report_of_a_log_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "replica.log"
+    log.write_text(
+        "INFO 2026-01-01 m_Engine abc -- engine abc: reading weights\n"
+        "INFO 2026-01-01 m_Engine abc -- engine abc: warming up\n"
+        "INFO 2026-01-01 m_Engine abc -- CALL x\n"
+    )
+    assert last_report(log) == "warming up"
+    assert last_report(tmp_path / "none.log") == ""

@@ -1,0 +1,207 @@
+"""A Ray of the tests' own, and what is deployed on it."""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+HERE = Path(__file__).parent
+APP = "books"
+TIMEOUT_S = 50.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(what: str, condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
+    """Returns the first true value of ``condition``."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"never: {what}")
+
+
+@dataclass
+class Stream:
+    """One streamed completion, read in a thread. ``error`` is what ended it, where anything but its end did."""
+
+    url: str
+    max_tokens: int
+    prompt: str = "Once upon a time"
+    text: str = ""
+    completion_tokens: int = 0
+    error: str | None = None
+    started: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    def start(self) -> "Stream":
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        assert self.started.wait(TIMEOUT_S), self.error
+        return self
+
+    def join(self) -> "Stream":
+        assert self.thread is not None
+        self.thread.join(TIMEOUT_S)
+        assert not self.thread.is_alive(), "the stream hangs"
+        return self
+
+    def _run(self) -> None:
+        body = {
+            "model": APP,
+            "prompt": self.prompt,
+            "max_tokens": self.max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        try:
+            with (
+                httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client,
+                client.stream("POST", f"{self.url}/v1/completions", json=body) as response,
+            ):
+                if response.status_code != 200:
+                    self.error = f"{response.status_code} {response.read().decode()}"
+                    return
+                for line in response.iter_lines():
+                    self._read(line)
+        except httpx.HTTPError as error:
+            self.error = f"{type(error).__name__}: {error}"
+        finally:
+            self.started.set()
+
+    def _read(self, line: str) -> None:
+        if not line.startswith("data: {"):
+            return
+        chunk = json.loads(line.removeprefix("data: "))
+        if "error" in chunk:
+            self.error = chunk["error"]["message"]
+            return
+        if usage := chunk.get("usage"):
+            self.completion_tokens = usage["completion_tokens"]
+        self.text += "".join(choice["text"] for choice in chunk["choices"])
+        self.started.set()
+
+
+@dataclass(frozen=True)
+class Replica:
+    id: str
+    pid: int
+
+
+class Cluster:
+    """Deploys the application of ``octavo_test_apps`` and looks at it from outside."""
+
+    def __init__(self, controller: Any, folder: Any, proxy_port: int, hang: Path) -> None:
+        self.folder = folder
+        self.hang = hang
+        self.http_port, self.grpc_port, self.proxy_port = free_port(), free_port(), proxy_port
+        self.direct = f"http://127.0.0.1:{self.http_port}"
+        self.proxied = f"http://127.0.0.1:{self.proxy_port}/{APP}"
+        self._controller = controller
+
+    def application(self, **spec: Any) -> dict[str, Any]:
+        from octavo_api.deployment import ServingDeployment
+        from octavo_api.serve_config import Bind, Placement, application
+
+        endpoint = {"http": {"port": self.http_port}, "grpc": {"port": self.grpc_port}}
+        document = {
+            "metadata": {"name": APP},
+            "spec": {
+                "model": {"uri": "embedded://smollm2"},
+                "endpoint": endpoint,
+                "rollout": {"drainSeconds": 30},
+                **spec,
+            },
+        }
+        placement = Placement(
+            bind=Bind.LOOPBACK,
+            engine_cpus=0.1,
+            gateway_cpus=0,
+            replicas_on_node=2,
+            secret_file=str(self.folder.secret),
+            route_prefix=f"/{APP}",
+        )
+        return application(ServingDeployment.read(document), placement) | {"import_path": "octavo_test_apps:build"}
+
+    def deploy(self, **spec: Any) -> None:
+        """Deploys and waits until the counts are what was asked for and the gateway knows its engines."""
+        config = self.application(**spec)
+        self._controller.apply([config])
+        engines = spec.get("replicas", 1)
+        gateways = spec.get("router", {}).get("replicas", 1)
+        eventually("the application runs", lambda: self.settled(engines, gateways))
+        eventually("every engine is known", lambda: self.ready_engines() == engines)
+
+    def settled(self, engines: int, gateways: int) -> bool:
+        application = self.details()["applications"].get(APP, {})
+        counts = (len(self.replicas("Engine")), len(self.replicas("Gateway")))
+        states = {d["status"].value for d in application.get("deployments", {}).values()}
+        assert application.get("status") != "DEPLOY_FAILED", application
+        return application.get("status") == "RUNNING" and states == {"HEALTHY"} and counts == (engines, gateways)
+
+    def details(self) -> dict[str, Any]:
+        try:
+            return self._controller.details()
+        except self._controller.UNREACHABLE:
+            return {"applications": {}}
+
+    def replicas(self, deployment: str, state: str = "RUNNING") -> list[Replica]:
+        deployments = self.details()["applications"].get(APP, {}).get("deployments", {})
+        found = deployments.get(deployment, {}).get("replicas", ())
+        return [Replica(r["replica_id"], r["pid"]) for r in found if r["state"] == state and r.get("pid")]
+
+    def ready_engines(self) -> int:
+        """Returns how many engines the gateway at the port says it can send to."""
+        try:
+            page = httpx.get(f"{self.direct}/metrics", timeout=5, trust_env=False).text
+        except httpx.HTTPError:
+            return -1
+        return sum(
+            float(line.rpartition(" ")[2]) > 0
+            for line in page.splitlines()
+            if line.startswith("octavo_router_stream_state{") and 'state="live"' in line
+        )
+
+    def complete(self, url: str, **fields: Any) -> httpx.Response:
+        body = {"model": APP, "prompt": "Once", "max_tokens": 8, "ignore_eos": True, "temperature": 0, **fields}
+        return httpx.post(f"{url}/v1/completions", json=body, timeout=TIMEOUT_S, trust_env=False)
+
+    def stream(self, max_tokens: int, url: str | None = None, prompt: str = "Once upon a time") -> Stream:
+        return Stream(url or self.direct, max_tokens, prompt)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    from octavo_serving.local import LocalRay, RunFolder
+
+    folder = RunFolder.create()
+    hang = tmp_path_factory.mktemp("ray") / "hang"
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "apps"), os.environ.get("PYTHONPATH")))),
+        "OCTAVO_TEST_HANG": str(hang),
+    }
+    proxy_port = free_port()
+    ray = LocalRay(folder, num_cpus=2, environment=environment)
+    try:
+        with ray:
+            from octavo_serving.ray_adapter import Controller
+
+            controller = Controller.start(proxy_location="HeadOnly", http_port=proxy_port)
+            yield Cluster(controller, folder, proxy_port, hang)
+    finally:
+        folder.remove()

@@ -1,0 +1,201 @@
+"""Real Ray Serve, real gateways, real scheduler and protocol; engines whose tokens are made up.
+
+Each test says what it wants deployed; Serve gets there from whatever the test before has left.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from octavo_api.sampling import SamplingParams
+from octavo_api.v1 import inference_pb2, inference_pb2_grpc
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
+
+
+def eventually(condition: Any, timeout_s: float = 50.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "never"
+        time.sleep(0.05)
+
+
+def libraries(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def actor_pid(title: str) -> int:
+    """Returns the process of a Ray actor below this one, by the title that Ray gives it."""
+    from octavo_serving.processes import descendants
+
+    for pid in descendants(os.getpid()):
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
+            return pid
+    raise AssertionError(f"no process {title}")
+
+
+def test_every_door_gives_the_same_tokens(cluster) -> None:
+    cluster.deploy(replicas=2)
+    direct = cluster.complete(cluster.direct).json()
+    proxied = cluster.complete(cluster.proxied).json()
+    streamed = cluster.stream(8, cluster.proxied, prompt="Once").start().join()
+    sampling = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True).to_proto()
+    with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+        request = inference_pb2.GenerateRequest(text="Once", sampling=sampling)
+        answer = inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=20)
+    texts = {direct["choices"][0]["text"], proxied["choices"][0]["text"], streamed.text, answer.choices[0].text}
+    assert len(texts) == 1
+    assert texts != {""}
+    assert direct["usage"]["completion_tokens"] == streamed.completion_tokens == 8
+
+
+def test_neither_gateway_nor_controller_loads_the_engine(cluster) -> None:
+    cluster.deploy(replicas=1)
+    gateways = [replica.pid for replica in cluster.replicas("Gateway")]
+    for pid in (*gateways, actor_pid("ray::ServeController"), actor_pid("ray::ProxyActor")):
+        assert "libtorch" not in libraries(pid)
+        assert "llvmlite" not in libraries(pid)
+
+
+def test_no_secret_reaches_serves_status_or_logs(cluster) -> None:
+    cluster.deploy(replicas=1)
+    secret = cluster.folder.secret.read_text()
+    assert secret not in json.dumps(cluster.details(), default=str)
+    for log in cluster.folder.logs.rglob("*"):
+        if log.is_file():
+            assert secret.encode() not in log.read_bytes(), log
+    assert cluster.folder.secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_scaling_down_cuts_no_stream(cluster) -> None:
+    cluster.deploy(replicas=2)
+    streams = [cluster.stream(200, prompt=f"Story {n}").start() for n in range(8)]
+    cluster.deploy(replicas=1)
+    for stream in streams:
+        stream.join()
+        assert stream.error is None
+        assert stream.completion_tokens == 200
+
+
+def test_live_settings_keep_every_process(cluster) -> None:
+    cluster.deploy(replicas=1)
+    engines, gateways = cluster.replicas("Engine"), cluster.replicas("Gateway")
+    cluster.deploy(
+        replicas=1,
+        engine={"longPrefillTokenThreshold": 64},
+        router={"maxBodyBytes": 2048},
+        model={"uri": "embedded://smollm2", "servedName": "tales"},
+    )
+    eventually(lambda: cluster.complete(cluster.direct, model="tales").status_code == 200)
+    assert cluster.complete(cluster.direct).status_code == 404
+    assert cluster.complete(cluster.direct, model="tales", prompt="x" * 4096).status_code == 413
+    assert (cluster.replicas("Engine"), cluster.replicas("Gateway")) == (engines, gateways)
+
+
+def test_rolling_settings_replace_engines_only_and_cut_no_stream(cluster) -> None:
+    cluster.deploy(replicas=2)
+    engines, gateways = cluster.replicas("Engine"), cluster.replicas("Gateway")
+    streams = [cluster.stream(200, prompt=f"Tale {n}").start() for n in range(4)]
+    cluster.deploy(replicas=2, engine={"maxNumSeqs": 16})
+    eventually(lambda: not {e.id for e in engines} & {e.id for e in cluster.replicas("Engine")})
+    assert cluster.replicas("Gateway") == gateways
+    for stream in streams:
+        stream.join()
+        assert (stream.error, stream.completion_tokens) == (None, 200)
+    assert cluster.complete(cluster.direct).status_code == 200
+
+
+def test_a_killed_engine_is_replaced_and_nobody_hangs(cluster) -> None:
+    cluster.deploy(replicas=2)
+    streams = [cluster.stream(150, prompt=f"Song {n}").start() for n in range(8)]
+    victim = cluster.replicas("Engine")[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    assert cluster.complete(cluster.direct).status_code == 200
+    for stream in streams:
+        stream.join()
+        assert stream.error or stream.completion_tokens == 150
+    assert any(stream.error is None for stream in streams)
+    eventually(lambda: cluster.settled(2, 1) and victim.pid not in {e.pid for e in cluster.replicas("Engine")})
+    eventually(lambda: cluster.ready_engines() == 2)
+
+
+def test_a_killed_gateway_comes_back_on_its_ports(cluster) -> None:
+    cluster.deploy(replicas=1)
+    victim = cluster.replicas("Gateway")[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    eventually(lambda: cluster.ready_engines() == 1)
+    assert cluster.complete(cluster.direct).status_code == 200
+    assert [gateway.id for gateway in cluster.replicas("Gateway")] != [victim.id]
+
+
+def test_tokens_go_on_without_the_controller(cluster) -> None:
+    cluster.deploy(replicas=2)
+    before = cluster.replicas("Engine"), cluster.replicas("Gateway")
+    stream = cluster.stream(300).start()
+    os.kill(actor_pid("ray::ServeController"), signal.SIGKILL)
+    assert cluster.complete(cluster.direct).status_code == 200
+    assert stream.join().error is None
+    assert stream.completion_tokens == 300
+    eventually(lambda: cluster.settled(2, 1))
+    assert (cluster.replicas("Engine"), cluster.replicas("Gateway")) == before
+
+
+def test_an_engine_that_hangs_is_replaced(cluster) -> None:
+    cluster.deploy(replicas=1)
+    before = cluster.replicas("Engine")[0]
+    stuck = cluster.stream(500).start()
+    cluster.hang.touch()
+    try:
+        eventually(lambda: before.id not in {e.id for e in cluster.replicas("Engine")})
+    finally:
+        cluster.hang.unlink()
+    eventually(lambda: cluster.settled(1, 1) and cluster.ready_engines() == 1)
+    assert cluster.complete(cluster.direct).status_code == 200
+    stuck.join()
+
+
+def test_of_two_gateways_one_listens_and_the_other_takes_over(cluster) -> None:
+    cluster.deploy(replicas=1, router={"replicas": 2})
+    holders = {g.pid for g in cluster.replicas("Gateway") if listens(g.pid, cluster.http_port)}
+    assert len(holders) == 1
+    for _ in range(8):
+        assert cluster.complete(cluster.proxied).status_code == 200
+    [holder] = holders
+    os.kill(holder, signal.SIGKILL)
+    eventually(lambda: cluster.ready_engines() == 1, timeout_s=5)
+    assert cluster.complete(cluster.direct).status_code == 200
+
+
+def test_a_gateway_drains_and_its_successor_has_the_ports_meanwhile(cluster) -> None:
+    cluster.deploy(replicas=1, router={"replicas": 2})
+    [holder] = [g for g in cluster.replicas("Gateway") if listens(g.pid, cluster.http_port)]
+    stream = cluster.stream(400).start()
+    for _ in range(2):
+        cluster.deploy(replicas=1, router={"replicas": 1})
+        if holder.id not in {g.id for g in cluster.replicas("Gateway")}:
+            break
+    assert cluster.complete(cluster.direct).status_code == 200
+    assert stream.join().error is None
+    assert stream.completion_tokens == 400
+
+
+def listens(pid: int, port: int) -> bool:
+    table = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    inodes = {f"socket:[{f[9]}]" for f in map(str.split, table) if f[3] == "0A" and int(f[1].split(":")[1], 16) == port}
+    descriptors = [d for d in Path(f"/proc/{pid}/fd").iterdir() if d.is_symlink()]
+    return any(os.readlink(descriptor) in inodes for descriptor in descriptors if os.path.lexists(descriptor))
+
+
+def test_no_engine_is_an_error_at_once_and_a_count_of_zero_stays(cluster) -> None:
+    cluster.deploy(replicas=0)
+    assert cluster.complete(cluster.direct).status_code == 503
+    assert httpx.get(f"{cluster.direct}/ready", trust_env=False).status_code == 503
+    cluster.deploy(replicas=1)
+    assert cluster.complete(cluster.direct).status_code == 200
