@@ -24,7 +24,10 @@ from octavo_router.text import ModelText
 
 MODEL = "bytes"
 EOS = 256
-TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<|bot|>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|bot|>{% endif %}"
+)
 _FINISH = {
     "stop": sampling_pb2.FINISH_REASON_STOP,
     "length": sampling_pb2.FINISH_REASON_LENGTH,
@@ -239,6 +242,18 @@ async def start_gateway(text: ModelText, settings: RouterSettings) -> AsyncItera
 async def server(start_gateway: StartGateway, pool: ScriptedPool) -> GatewayServer:
     """A gateway over the scripted pool."""
     return await start_gateway(pool)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Awaitable[None]]:
+    """Waits until a condition holds; fails after five seconds."""
+
+    async def wait(condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    return wait
 
 
 @pytest.fixture

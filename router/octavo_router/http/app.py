@@ -60,13 +60,15 @@ class HttpApp:
             if endpoint is None:
                 await self._plain(scope, receive, _observed(send, reply))
             elif scope["method"] != "POST":
-                raise MethodNotAllowed(f"{path}: got {scope['method']}, allowed: POST")
+                await reply.error(
+                    MethodNotAllowed(f"{path}: got {scope['method']}, allowed: POST"), [header("allow", "POST")]
+                )
             else:
                 await self._generate(endpoint, scope, receive, reply, id, tenant)
         except ClientGone:
             reply.status = CLIENT_GONE
         except RequestError as error:
-            await reply.error(error, _extra_headers(error))
+            await reply.error(error)
         except Exception:
             logger.exception("internal error at %s", path)
             if reply.status:
@@ -92,13 +94,6 @@ def route_path(scope: Scope) -> str:
     path: str = scope["path"]
     prefix = scope.get("root_path", "").rstrip("/")
     return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
-
-
-def _extra_headers(error: RequestError) -> list[tuple[bytes, bytes]]:
-    if isinstance(error, MethodNotAllowed):
-        return [header("allow", "POST")]
-    # The rest of a body that is too large is not read: the connection cannot be used again.
-    return [header("connection", "close")] if error.http_status == 413 else []
 
 
 def _observed(send: Send, reply: Reply) -> Send:
@@ -200,5 +195,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {name.decode(): value.decode() for name, value in [*error_headers(error), *_extra_headers(error)]}
+    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
     return JSONResponse(error.openai(), status_code=error.http_status, headers=headers)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,11 +38,13 @@ class Endpoint:
     body: type[GenerationBody]
     calls: Callable[[Any, Mapping[str, Any], str, str], list[Call]]
     wire: Callable[[Any, str, str, ModelText], Wire]
+    prompt_param: str
+    """How clients call the prompt."""
 
 
 ENDPOINTS = {
-    "/v1/chat/completions": Endpoint(CHAT_ID_PREFIX, ChatBody, chat_calls, ChatWire),
-    "/v1/completions": Endpoint(COMPLETION_ID_PREFIX, CompletionBody, completion_calls, CompletionWire),
+    "/v1/chat/completions": Endpoint(CHAT_ID_PREFIX, ChatBody, chat_calls, ChatWire, "messages"),
+    "/v1/completions": Endpoint(COMPLETION_ID_PREFIX, CompletionBody, completion_calls, CompletionWire, "prompt"),
 }
 
 
@@ -72,7 +74,12 @@ class Generate:
         body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
         job = self._job(endpoint, body, headers, request_id, tenant)
         work = self._stream(job, reply) if job.stream else self._answer(job, reply)
-        await unless_gone(receive, reply, work)
+        try:
+            await unless_gone(receive, reply, work)
+        except RequestError as error:
+            if error.param == "prompt":
+                error.param = endpoint.prompt_param
+            raise
 
     def _job(self, endpoint: Endpoint, raw: bytes, headers: Headers, request_id: str, tenant: str) -> Job:
         gateway = self._gateway
@@ -128,8 +135,9 @@ class Generate:
         if not isinstance(error, RequestError):
             logger.error("internal error in the middle of a stream", exc_info=error)
             error = RequestError("internal error; the gateway's log has more")
-        async with asyncio.timeout(LATE_S):
-            await reply.error(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LATE_S):
+                await reply.error(error)
 
 
 Result = TypeVar("Result")

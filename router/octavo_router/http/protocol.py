@@ -170,6 +170,7 @@ class ChatBody(GenerationBody):
     response_format: ResponseFormat | None = Field(None, description="{'type': 'text'}")
     add_generation_prompt: bool = Field(True, description=_BOOLEAN)
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
+    safety_identifier: str | None = Field(None, description=_TEXT)
     # Accepted at the values that mean nothing.
     store: Literal[False] = Field(False, description="false")
     service_tier: Literal["auto", "default"] = Field("auto", description="'auto' or 'default'")

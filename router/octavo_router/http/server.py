@@ -11,6 +11,9 @@ from starlette.types import ASGIApp
 KEEP_ALIVE_S = 75
 """Longer than common load balancers keep a connection idle (60 s): they close first, no request meets a closed end."""
 
+STOP_S = 5.0
+"""Within so long, requests whose connections were cut have cleaned up."""
+
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
@@ -52,7 +55,9 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Cuts what still runs: to the application it is as if the clients had gone."""
-        self._server.should_exit = True
+        for server in self._server.servers:
+            server.close()
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
-        await asyncio.wait((self._serving,), timeout=5)
+        self._serving.cancel()
+        await asyncio.wait((self._serving, *self._server.server_state.tasks), timeout=STOP_S)

@@ -10,7 +10,7 @@ from octavo_router.server import GatewayServer
 
 @pytest_asyncio.fixture
 async def http(server: GatewayServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", timeout=10) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", timeout=10, verify=False) as client:
         yield client
 
 

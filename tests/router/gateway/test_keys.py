@@ -1,0 +1,70 @@
+import pytest
+
+from octavo_api.errors import AuthenticationFailed, ConfigurationError
+from octavo_router import keys as module
+from octavo_router.keys import ApiKeys
+
+
+def test_a_tenant_may_have_several_keys(key_file):
+    keys = ApiKeys.load(key_file)
+    assert [keys.authenticate(f"key-of-{name}") for name in ("acme-1", "acme-2", "zeta-1")] == ["acme", "acme", "zeta"]
+
+
+@pytest.mark.parametrize("key", [None, "", "wrong", "key-of-acme-", "key-of-acme-11", "ключ"])
+def test_unknown_keys_are_refused_without_being_shown(key_file, key):
+    with pytest.raises(AuthenticationFailed) as caught:
+        ApiKeys.load(key_file).authenticate(key)
+    assert not key or key not in caught.value.message
+
+
+def test_keys_are_not_kept(key_file):
+    keys = ApiKeys.load(key_file)
+    assert "key-of-acme" not in repr(vars(keys))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["no key"]),
+        ("# only\n\n", ["no key"]),
+        ("acme secret-key-1\nbeta\n", ["line 2", "1 words", "NAME KEY"]),
+        ("acme secret-key-1 more\n", ["line 1", "3 words"]),
+        ("a/b secret-key-1\n", ["line 1", "name"]),
+        ("acme short\n", ["line 1", "8 to 512"]),
+        ("acme secret-key-1\n\nbeta secret-key-1\n", ["line 3", "earlier line"]),
+        (b"acme \xff\n", ["UTF-8"]),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_line_and_no_key(tmp_path, content, words):
+    path = tmp_path / "keys"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigurationError) as caught:
+        ApiKeys.load(path)
+    assert all(word in caught.value.message for word in (str(path), *words)), caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match="No such file"):
+        ApiKeys.load(tmp_path / "none")
+
+
+def test_a_rotated_file_is_read_again(key_file, monkeypatch):
+    monkeypatch.setattr(module, "REREAD_S", 0.0)
+    keys = ApiKeys.load(key_file)
+    replacement = key_file.with_suffix(".new")
+    replacement.write_text("acme another-key-1\n")
+    replacement.replace(key_file)
+    assert keys.authenticate("another-key-1") == "acme"
+    with pytest.raises(AuthenticationFailed):
+        keys.authenticate("key-of-acme-1")
+
+
+def test_a_file_that_became_wrong_changes_nothing(key_file, monkeypatch, caplog):
+    monkeypatch.setattr(module, "REREAD_S", 0.0)
+    keys = ApiKeys.load(key_file)
+    key_file.write_text("acme\n")
+    assert keys.authenticate("key-of-acme-1") == "acme"
+    assert "line 1" in caplog.text
+    key_file.unlink()
+    assert keys.authenticate("key-of-acme-1") == "acme"

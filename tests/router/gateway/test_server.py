@@ -1,0 +1,143 @@
+"""Ports, draining, reconfiguration, and the application below a prefix."""
+
+import asyncio
+import json
+
+import grpc
+import httpx
+import pytest
+
+from octavo_api.errors import ConfigurationError, PortInUse
+from octavo_api.settings import RouterSettings
+from octavo_api.v1 import inference_pb2, inference_pb2_grpc
+from octavo_router.server import GatewayServer, main, parse_replica, parse_settings
+
+ASK = {"model": "bytes", "prompt": "x"}
+
+
+def http_client(server):
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", verify=False, timeout=10)
+
+
+@pytest.mark.parametrize("taken", ["http", "grpc"])
+async def test_a_port_in_use_is_said_and_nothing_is_left_behind(server, pool, text, settings, taken):
+    other = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
+    ports = (server.http_port, 0) if taken == "http" else (0, server.grpc_port)
+    with pytest.raises(PortInUse, match="in use"):
+        await other.start("127.0.0.1", ports[0], "127.0.0.1", ports[1])
+    assert (other.http_port, other.grpc_port) == (0, 0)
+    await other.stop()
+    async with http_client(server) as http:
+        assert (await http.get("/health")).status_code == 200
+
+
+async def test_a_port_is_free_again_after_stop(text, settings, pool):
+    ports = (0, 0)
+    for _ in range(2):
+        server = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
+        await server.start("127.0.0.1", ports[0], "127.0.0.1", ports[1])
+        ports = (server.http_port, server.grpc_port)
+        await server.stop()
+
+
+async def test_a_host_that_is_not_ours_is_said(text, settings, pool):
+    server = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
+    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
+        await server.start("192.0.2.1", 0, "127.0.0.1", 0)
+
+
+async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, write, eventually):
+    go = asyncio.Event()
+    pool.answer = lambda request: write.Script(
+        [[write.output("a")], go, [write.output("b")], [write.output("c", finish="length")]]
+    )
+    async with (
+        http_client(server) as http,
+        http_client(server) as newcomer,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+        http.stream("POST", "/v1/completions", json=ASK | {"stream": True}) as stream,
+    ):
+        rpc = inference_pb2_grpc.InferenceStub(channel).GenerateStream(inference_pb2.GenerateRequest(text="x"))
+        lines = stream.aiter_lines()
+        seen = [await anext(lines)]
+        texts = [(await rpc.read()).choices[0].text]
+        draining = asyncio.create_task(server.drain(10))
+        await eventually(lambda: not server.gateway.ready)
+
+        async def refused():
+            try:
+                answer = await newcomer.get("/ready")
+            except httpx.ConnectError:
+                return True
+            assert answer.status_code == 503
+            assert answer.headers["connection"] == "close"
+            return False
+
+        async with asyncio.timeout(5):
+            while not await refused():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not draining.done()
+        go.set()
+        seen += [line async for line in lines]
+        while (chunk := await rpc.read()) is not grpc.aio.EOF:
+            texts += [choice.text for choice in chunk.choices]
+        assert await draining
+    assert texts == ["a", "b", "c"]
+    assert [json.loads(line[6:])["choices"][0]["text"] for line in seen if line.startswith("data: {")] == [
+        "a",
+        "b",
+        "c",
+    ]
+    assert "data: [DONE]" in seen
+
+
+async def test_a_drain_that_takes_too_long_says_so_and_stop_aborts(server, pool, write, eventually):
+    pool.answer = lambda request: write.Script([[write.output("a")], asyncio.Event()])
+    async with http_client(server) as http, http.stream("POST", "/v1/completions", json=ASK | {"stream": True}):
+        assert not await server.drain(0.2)
+        await server.stop()
+        await asyncio.wait_for(pool.last.closed.wait(), 1)
+
+
+async def test_reconfigured_while_it_serves(server, pool):
+    async with http_client(server) as http:
+        server.reconfigure(RouterSettings(max_body_bytes=1024), served_name="renamed")
+        assert (await http.post("/v1/completions", json=ASK)).status_code == 404
+        assert (await http.post("/v1/completions", json=ASK | {"model": "renamed"})).status_code == 200
+        large = ASK | {"prompt": "x" * 2000}
+        assert (await http.post("/v1/completions", json=large)).status_code == 413
+
+
+@pytest.mark.parametrize("prefixed", [False, True])
+async def test_the_application_below_a_prefix(text, settings, pool, prefixed):
+    """Serve sends the whole path; other servers only what follows the prefix."""
+    server = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
+    transport = httpx.ASGITransport(app=server.app, root_path="/apps/llm")
+    base = "http://test" + ("/apps/llm" if prefixed else "")
+    async with httpx.AsyncClient(transport=transport, base_url=base) as http:
+        assert (await http.post("/v1/completions", json=ASK)).json()["choices"][0]["text"] == "Hello, world"
+        assert (await http.get("/v1/models")).json()["data"][0]["id"] == "bytes"
+        assert (await http.get("/health")).status_code == 200
+        wrong = await http.get("/v1/nothing")
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_command_line_words():
+    address = parse_replica("a=[::1]:80")
+    assert (address.name, address.host, address.port) == ("a", "::1", 80)
+    for wrong in ("a", "a=b", "=b:1", "a=b:x", "a=b:0", "a=:1"):
+        with pytest.raises(ConfigurationError, match="NAME=HOST:PORT"):
+            parse_replica(wrong)
+    assert parse_settings(["max_inflight_requests=7", "router.policy=round_robin"]).max_inflight_requests == 7
+    for wrong in ("x", "x=1", "max_inflight_requests=many"):
+        with pytest.raises(ConfigurationError):
+            parse_settings([wrong])
+
+
+def test_a_wrong_start_is_one_line_and_an_exit_code(capsys, tmp_path):
+    assert main(["--model", f"file://{tmp_path}/none"]) == 1
+    assert main(["--replica", "x"]) == 1
+    assert main(["--api-key-file", str(tmp_path / "none")]) == 1
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 3
+    assert all(line.startswith("error: ") for line in errors)

@@ -1,0 +1,202 @@
+"""Errors and clients that go away, at every stage of a request."""
+
+import asyncio
+import json
+
+import openai
+import pytest
+
+from octavo_api.errors import DeadlineExceeded, Draining, EngineFailure, NoReplica, QueueFull, ReplicaLost
+from octavo_api.settings import RouterSettings
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [
+        (QueueFull("full", retry_after_s=2.5), 429, "3"),
+        (NoReplica("nobody", retry_after_s=0.2), 503, "1"),
+        (Draining("leaving"), 503, None),
+        (DeadlineExceeded("late"), 504, None),
+    ],
+)
+async def test_refused_at_admission(http, user, pool, write, stream, error, status, retry_after):
+    pool.answer = lambda request: write.Script(refuse=error)
+    answer = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": stream})
+    assert answer.status_code == status
+    assert answer.headers.get("retry-after") == retry_after
+    assert answer.json() == error.openai()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_refused_by_the_engine_before_its_first_token(http, user, pool, write, stream):
+    pool.answer = lambda request: write.Script([QueueFull("engine full", retry_after_s=1)])
+    answer = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": stream})
+    assert answer.status_code == 429
+    assert pool.last.closed.is_set()
+
+
+async def test_lost_in_the_middle_of_a_stream(http, user, pool, write):
+    """One error event, then the end: no choice has a finish reason."""
+    pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
+    answer = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
+    assert answer.status_code == 200
+    first, error, done, rest = answer.text.split("\n\n")
+    assert json.loads(first[6:])["choices"][0]["delta"]["content"] == "par"
+    assert json.loads(error[6:]) == ReplicaLost("gone").openai()
+    assert (done, rest) == ("data: [DONE]", "")
+    assert pool.last.closed.is_set()
+
+
+async def test_openais_client_raises_what_broke_a_stream(client, user, pool, write):
+    pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
+    stream = await client.chat.completions.create(model="bytes", messages=user, stream=True)
+    with pytest.raises(openai.APIError, match="gone"):
+        async for _ in stream:
+            pass
+
+
+async def test_lost_in_the_middle_of_an_answer_in_one_piece(http, user, pool, write):
+    pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
+    answer = await http.post(CHAT, json={"model": "bytes", "messages": user})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["code"] == "replica_lost"
+
+
+async def test_an_output_that_is_an_error_fails_the_request(http, user, pool, write):
+    failed = write.output(finish=None, error=EngineFailure("bad row").to_proto())
+    failed.finish_reason = 4
+    pool.answer = lambda request: write.Script([[failed]])
+    answer = await http.post(CHAT, json={"model": "bytes", "messages": user})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == "bad row"
+
+
+async def test_a_stream_that_ends_without_a_finish_is_an_error(http, user, pool, write):
+    pool.answer = lambda request: write.Script([[write.output("par")]])
+    answer = await http.post(CHAT, json={"model": "bytes", "messages": user})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "engine_failure"
+
+
+async def test_a_bug_is_a_server_error_and_the_next_request_is_served(http, user, pool, write, caplog):
+    answer, pool.answer = pool.answer, lambda request: write.Script([RuntimeError("a bug")])
+    broken = await http.post(CHAT, json={"model": "bytes", "messages": user})
+    assert broken.status_code == 500
+    assert "bug" not in broken.text
+    assert "a bug" in caplog.text
+    pool.answer = lambda request: write.Script([[write.output("par")], RuntimeError("a bug")])
+    broken = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
+    assert json.loads(broken.text.split("\n\n")[1][6:])["error"]["type"] == "server_error"
+    pool.answer = answer
+    assert (await http.post(CHAT, json={"model": "bytes", "messages": user})).status_code == 200
+
+
+async def test_an_engine_that_says_nothing_ends_with_504(start_gateway, pool, write, user):
+    pool.answer = lambda request: write.Script([asyncio.Event()])
+    server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
+    import httpx
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", verify=False) as http:
+        answer = await http.post(CHAT, json={"model": "bytes", "messages": user}, timeout=10)
+    assert answer.status_code == 504
+    assert pool.last.closed.is_set()
+
+
+class Connection:
+    """A client that can hang up."""
+
+    @classmethod
+    async def open(cls, server, body: dict | None, *, length: int | None = None):
+        self = cls()
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+        content = json.dumps(body).encode() if body is not None else b"{"
+        size = length or len(content)
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n"
+        self.writer.write(head.encode() + content)
+        await self.writer.drain()
+        return self
+
+    def hang_up(self):
+        self.writer.transport.abort()
+
+
+def asked(user, **fields):
+    return {"model": "bytes", "messages": user} | fields
+
+
+async def test_gone_while_it_sends_its_request(server, pool, http, eventually):
+    connection = await Connection.open(server, None, length=1000)
+    connection.hang_up()
+    await eventually(lambda: _count(server, "499") == 1)
+    assert not pool.streams
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_gone_while_it_waits_for_admission(server, user, pool, eventually, stream):
+    cancelled = asyncio.Event()
+
+    async def opening(request):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    pool.opening = opening
+    connection = await Connection.open(server, asked(user, stream=stream))
+    await eventually(lambda: server.active_requests == 1)
+    connection.hang_up()
+    await asyncio.wait_for(cancelled.wait(), 1)
+    await eventually(lambda: server.active_requests == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("shown", [[], ["some text"]])
+async def test_gone_while_the_engine_works(server, user, pool, write, eventually, stream, shown):
+    pool.answer = lambda request: write.Script([*[[write.output(text)] for text in shown], asyncio.Event()])
+    connection = await Connection.open(server, asked(user, stream=stream))
+    await eventually(lambda: pool.streams)
+    if shown and stream:
+        assert (await connection.reader.readline()).startswith(b"HTTP/1.1 200")
+    connection.hang_up()
+    await asyncio.wait_for(pool.last.closed.wait(), 1)
+    await eventually(lambda: _count(server, "499") == 1)
+    assert server.active_requests == 0
+
+
+async def test_gone_with_several_prompts(server, pool, write, eventually):
+    pool.answer = lambda request: write.Script([asyncio.Event()])
+    _, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+    body = json.dumps({"model": "bytes", "prompt": ["a", "b", "c"]})
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+    await eventually(lambda: len(pool.streams) == 3)
+    writer.transport.abort()
+    await eventually(lambda: all(stream.closed.is_set() for stream in pool.streams))
+
+
+async def test_a_client_that_does_not_read_is_cut_after_its_deadline(start_gateway, user, pool, write, eventually):
+    pool.answer = lambda request: write.Script([[write.output("x" * 200_000)] for _ in range(200)])
+    server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
+    connection = await Connection.open(server, asked(user, stream=True))
+    await eventually(lambda: pool.streams)
+    await asyncio.wait_for(pool.last.closed.wait(), 4)
+    connection.hang_up()
+
+
+async def test_one_failing_prompt_fails_the_request_and_aborts_the_others(http, pool, write):
+    def answer(request):
+        failing = request.token_ids == [ord("b")]
+        return write.Script([ReplicaLost("gone") if failing else asyncio.Event()])
+
+    pool.answer = answer
+    result = await http.post("/v1/completions", json={"model": "bytes", "prompt": ["a", "b", "c"]})
+    assert result.status_code == 502
+    assert all(stream.closed.is_set() for stream in pool.streams)
+
+
+def _count(server, code):
+    value = server.metrics.registry.get_sample_value("octavo_http_requests_total", {"path": CHAT, "code": code})
+    return value or 0
