@@ -1,6 +1,6 @@
 """What a model's files say about its text: tokenizer, marks, chat templates, limits, sampling defaults."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +30,16 @@ class TextDescription:
     sampling_defaults: SamplingDefaults
 
 
-def parse_tokenizer(document: str, source: object) -> Tokenizer:
-    """Reads a ``tokenizer.json``; raises ``ModelError`` that names ``source``."""
+def read_tokenizer(read: Callable[[], Tokenizer], source: object) -> Tokenizer:
+    """Returns what ``read`` returns, to encode any length; raises ``ModelError`` that names ``source``."""
     try:
-        tokenizer = Tokenizer.from_str(document)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+        tokenizer = read()
+    except ModelError:
+        raise
     except Exception as error:  # tokenizers raises nothing narrower
         raise ModelError(f"{source}: not a readable tokenizer: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     return tokenizer
 
 

@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 # A change of the conversion is a change of this number: older documents are then no longer found.
 _CONVERSION = 1
 
@@ -15,31 +17,32 @@ def cache_folder() -> Path:
     return Path(os.path.expanduser(base)) / "octavo" / "tokenizers"
 
 
-def cached(folder: Path, digest: str, convert: Callable[[], str]) -> str:
-    """Returns the document kept under ``digest``, or converts and keeps it.
+def cached_tokenizer(folder: Path, digest: str, convert: Callable[[], str]) -> Tokenizer:
+    """Returns the tokenizer kept under ``digest``, or converts and keeps its document.
 
-    A folder that cannot be read or written costs the conversion and nothing else. Writers race by atomic rename.
+    A folder that cannot be read or written, or a damaged document in it, costs the conversion and nothing else.
+    Whatever ``tokenizers`` raises at a fresh document is passed on.
     """
     path = folder / f"{digest}-{_CONVERSION}.json"
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return Tokenizer.from_file(str(path))
+    except Exception:  # tokenizers raises nothing narrower, for a missing file too
         document = convert()
-        _keep(path, document)
-        return document
+    tokenizer = Tokenizer.from_str(document)
+    _keep(path, document)
+    return tokenizer
 
 
 def _keep(path: Path, document: str) -> None:
+    """Writes a file beside ``path`` and renames it: who reads at the same time finds all of it or nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.stem}-", delete=False
-        ) as file:
-            try:
-                file.write(document)
-                file.close()
-                os.replace(file.name, path)
-            except OSError:
-                os.unlink(file.name)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
     except OSError:
         return
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(document)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 
 from octavo_api.errors import ModelError
-from octavo_router.text.description import TextDescription, parse_tokenizer, sampling_defaults
+from octavo_router.text.description import TextDescription, read_tokenizer, sampling_defaults
 
 _Json = dict[str, Any]
 
@@ -21,7 +21,6 @@ def describe_folder(folder: Path) -> TextDescription:
     generation = _read(folder / "generation_config.json", config)
     tokenizer = _tokenizer(folder / "tokenizer.json")
     special_tokens = _special_tokens(tokenizer_config)
-    _put_around(tokenizer, tokenizer_config, special_tokens)
     eos = tokenizer.token_to_id(special_tokens.get("eos_token", ""))
     return TextDescription(
         tokenizer=tokenizer,
@@ -50,15 +49,9 @@ def _read(path: Path, missing: _Json | None = None) -> _Json:
 
 
 def _tokenizer(path: Path) -> Tokenizer:
-    try:
-        document = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ModelError(
-            f"{path}: no such file; save the tokenizer with transformers' save_pretrained to make one"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path}: not readable: {error}") from None
-    return parse_tokenizer(document, path)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; save the tokenizer with transformers' save_pretrained to make one")
+    return read_tokenizer(lambda: Tokenizer.from_file(str(path)), path)
 
 
 def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
@@ -69,24 +62,6 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             texts[name] = text
     return texts
-
-
-def _put_around(tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> None:
-    """Lets ``add_bos_token`` and ``add_eos_token``, where either is given, replace the tokenizer's own post-processor.
-
-    ``transformers`` does the same.
-    """
-    if not {"add_bos_token", "add_eos_token"} & tokenizer_config.keys():
-        return
-    pieces = ["$A"]
-    used = []
-    for name, at in (("bos", 0), ("eos", 2)):
-        text = special_tokens.get(f"{name}_token")
-        index = tokenizer.token_to_id(text) if text is not None else None
-        if tokenizer_config.get(f"add_{name}_token") and text is not None and index is not None:
-            pieces.insert(at, text)
-            used.append((text, index))
-    tokenizer.post_processor = processors.TemplateProcessing(single=pieces, pair=[*pieces, "$B"], special_tokens=used)
 
 
 def _bos_token_id(tokenizer: Tokenizer, special_tokens: Mapping[str, str], config: Mapping[str, Any]) -> int | None:
@@ -103,10 +78,10 @@ def _integer(config: Mapping[str, Any], key: str) -> int | None:
 
 
 def _ids(value: object) -> list[int]:
-    ids = value if isinstance(value, list) else [] if value is None else [value]
+    ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(not isinstance(index, int) or index < 0 for index in ids):
         raise ModelError(f"eos_token_id: got {value!r}, allowed: an id or a list of ids")
-    return ids
+    return list(ids)
 
 
 def _chat_templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> Mapping[str, str]:

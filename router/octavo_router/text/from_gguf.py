@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo_api.errors import ModelError
-from octavo_router.text.description import TextDescription, parse_tokenizer, sampling_defaults
-from octavo_router.text.document_cache import cached
+from octavo_router.text.description import TextDescription, read_tokenizer, sampling_defaults
+from octavo_router.text.document_cache import cached_tokenizer
 from octavo_router.text.gguf_metadata import read_gguf_metadata
 from octavo_router.text.gguf_tokenizer import special_token, tokenizer_document
 
@@ -29,12 +29,15 @@ def describe_gguf(path: Path, cache: Path) -> TextDescription:
     """
     metadata = read_gguf_metadata(path)
     values = metadata.values
+
+    def convert() -> str:
+        return json.dumps(tokenizer_document(values), ensure_ascii=False)
+
     try:
-        document = cached(cache, metadata.digest, lambda: json.dumps(tokenizer_document(values), ensure_ascii=False))
         marks = {name: token for name in {*_SPECIAL, *_ENDS} if (token := special_token(values, name)) is not None}
         architecture = values.get("general.architecture", "")
         return TextDescription(
-            tokenizer=parse_tokenizer(document, "tokenizer.ggml"),
+            tokenizer=read_tokenizer(lambda: cached_tokenizer(cache, metadata.digest, convert), "tokenizer.ggml"),
             special_tokens={_SPECIAL[name]: text for name, (_, text) in marks.items() if name in _SPECIAL},
             bos_token_id=marks["bos"][0] if "bos" in marks else None,
             eos_token_ids=frozenset(marks[name][0] for name in _ENDS if name in marks),

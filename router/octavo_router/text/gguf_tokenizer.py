@@ -167,11 +167,11 @@ def _frame(metadata: Mapping[str, Any], vocabulary: _Vocabulary, *, add_bos: boo
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(metadata, vocabulary),
-        "post_processor": post_processor(bos, eos),
+        "post_processor": _post_processor(bos, eos),
     }
 
 
-def post_processor(bos: tuple[int, str] | None, eos: tuple[int, str] | None) -> Document:
+def _post_processor(bos: tuple[int, str] | None, eos: tuple[int, str] | None) -> Document:
     """Returns the step that puts ``bos`` before and ``eos`` after a text, each as id and text."""
     single = [*_mark(bos), {"Sequence": {"id": "A", "type_id": 0}}, *_mark(eos)]
     pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]

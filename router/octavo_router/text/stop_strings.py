@@ -53,14 +53,13 @@ class StopStrings:
         if self.matched is not None:
             return ""
         automaton = self._automaton
-        state = self._state
-        for position, character in enumerate(text):
-            state = automaton.next(state, character)
-            if (stop := automaton.ending[state]) is not None:
-                return self._end(stop, self._held + text[: position + 1])
-        self._state = state
-        whole = self._held + text
-        certain = len(whole) - automaton.depth[state]
+        self._state, read = automaton.run(self._state, text)
+        whole = self._held + text[:read]
+        if (stop := automaton.ending[self._state]) is not None:
+            self.matched = stop
+            self._held = ""
+            return whole if self._include else whole[: len(whole) - len(stop)]
+        certain = len(whole) - automaton.depth[self._state]
         self._held = whole[certain:]
         return whole[:certain]
 
@@ -68,11 +67,6 @@ class StopStrings:
         """Returns what was held back and did not become a stop string."""
         held, self._held = self._held, ""
         return held
-
-    def _end(self, stop: str, whole: str) -> str:
-        self.matched = stop
-        self._held = ""
-        return whole if self._include else whole[: len(whole) - len(stop)]
 
 
 class _Automaton:
@@ -93,10 +87,16 @@ class _Automaton:
             self._insert(stop)
         self._link()
 
-    def next(self, state: int, character: str) -> int:
-        while state and character not in self._children[state]:
-            state = self._failure[state]
-        return self._children[state].get(character, 0)
+    def run(self, state: int, text: str) -> tuple[int, int]:
+        """Reads ``text`` up to where a stop string completes; returns the state there and the characters read."""
+        children, failure, ending = self._children, self._failure, self.ending
+        for position, character in enumerate(text):
+            while (following := children[state].get(character)) is None and state:
+                state = failure[state]
+            state = following or 0
+            if ending[state] is not None:
+                return state, position + 1
+        return state, len(text)
 
     def _insert(self, stop: str) -> None:
         state = 0
@@ -117,7 +117,7 @@ class _Automaton:
         while queue:
             state = queue.popleft()
             for character, child in self._children[state].items():
-                self._failure[child] = self.next(self._failure[state], character)
+                self._failure[child] = self.run(self._failure[state], character)[0]
                 queue.append(child)
             if self.ending[state] is None:
                 self.ending[state] = self.ending[self._failure[state]]

@@ -41,8 +41,8 @@ def read_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     for token, index in ids.items():
         pieces[index] = to_bytes(token)
     visible = list(pieces)
-    for index, token in tokenizer.get_added_tokens_decoder().items():
-        if token.special:
+    for index, added in tokenizer.get_added_tokens_decoder().items():
+        if added.special:
             visible[index] = b""
     return Vocabulary(pieces, visible, strips_space)
 

@@ -1,0 +1,142 @@
+"""The oracle is a search over the whole text."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo_api.errors import InvalidRequest
+from octavo_router.text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, check_stops
+
+# Two letters make overlaps and near misses common.
+letters = st.text("ab", max_size=30)
+stops_lists = st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=MAX_STOPS).map(tuple)
+
+
+def naive(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
+    """Returns where the first stop string completes, and which: the longest of those that complete there."""
+    for end in range(1, len(text) + 1):
+        if ending := [stop for stop in stops if text[:end].endswith(stop)]:
+            return end, max(ending, key=len)
+    return None
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    return [text[a:b] for a, b in pairwise(ends)]
+
+
+@settings(max_examples=500)
+@given(letters, stops_lists, st.lists(st.integers(0, 30), max_size=8), st.booleans())
+def test_shows_the_text_up_to_the_first_stop_string(text, stops, cuts, include) -> None:
+    watch = StopStrings(stops, include=include)
+    shown = "".join(watch.push(piece) for piece in pieces(text, cuts))
+    found = naive(text, stops)
+    if found is None:
+        assert watch.matched is None
+        assert shown + watch.flush() == text
+    else:
+        end, stop = found
+        assert watch.matched == stop
+        assert shown == (text[:end] if include else text[: end - len(stop)])
+        assert watch.flush() == ""
+
+
+@settings(max_examples=500)
+@given(letters, stops_lists)
+def test_holds_back_what_could_become_a_stop_string_and_no_more(text, stops) -> None:
+    watch = StopStrings(stops, include=False)
+    shown = ""
+    for position, character in enumerate(text):
+        shown += watch.push(character)
+        if watch.matched is not None:
+            return
+        so_far = text[: position + 1]
+        could = [n for n in range(1, len(so_far) + 1) if any(s.startswith(so_far[-n:]) for s in stops)]
+        assert so_far == shown + so_far[len(so_far) - max(could, default=0) :]
+
+
+@pytest.mark.parametrize("size", range(1, 7))
+def test_stop_string_over_many_tokens(size: int) -> None:
+    text = "say it\n\nUser: now"
+    watch = StopStrings(("\n\nUser:",), include=False)
+    shown = [watch.push(text[at : at + size]) for at in range(0, len(text), size)]
+    assert "".join(shown) == "say it"
+    assert watch.matched == "\n\nUser:"
+
+
+def test_nothing_is_shown_after_a_match() -> None:
+    watch = StopStrings(("b",), include=True)
+    assert watch.push("abc") == "ab"
+    assert watch.push("def") == ""
+    assert watch.flush() == ""
+
+
+def test_stop_string_that_completes_first_wins_whatever_started_first() -> None:
+    watch = StopStrings(("a long one", "on"), include=False)
+    assert watch.push("a long one") == "a l"
+    assert watch.matched == "on"
+
+
+def test_of_stop_strings_that_end_together_the_longest_wins() -> None:
+    for stops in (("end", "the end"), ("the end", "end")):
+        watch = StopStrings(stops, include=False)
+        assert watch.push("at the end.") == "at "
+        assert watch.matched == "the end"
+
+
+def test_without_stop_strings_everything_is_shown_at_once() -> None:
+    watch = StopStrings((), include=False)
+    assert watch.push("abc") == "abc"
+    assert watch.flush() == ""
+
+
+def test_forks_share_nothing_that_changes() -> None:
+    one = StopStrings(("stop",), include=False)
+    assert one.push("st") == ""
+    two = one.fork()
+    assert two.push("op!") == "op!"
+    assert one.push("op") == ""
+    assert (one.matched, two.matched) == ("stop", None)
+
+
+def test_work_is_linear_in_the_text_whatever_the_stop_strings() -> None:
+    """Counts transitions: periodic stop strings are the worst case of a naive search."""
+    stops = tuple("a" * (MAX_STOP_CHARS - k) + "b" for k in range(MAX_STOPS))
+    watch = StopStrings(stops, include=False)
+    automaton = watch._automaton
+
+    class Counted(list):
+        reads = 0
+
+        def __getitem__(self, index):
+            Counted.reads += 1
+            return super().__getitem__(index)
+
+    automaton._failure = Counted(automaton._failure)
+    text = ("a" * (MAX_STOP_CHARS - MAX_STOPS) + "c") * 5
+    for character in text:
+        watch.push(character)
+    assert Counted.reads <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("stops", "says"),
+    [
+        ([""], "stop: got '', allowed: strings of 1 to 1000 characters"),
+        (["x" * 1001], "allowed: strings of 1 to 1000 characters"),
+        (["x", 3], "stop: got 3, allowed: strings of 1 to 1000 characters"),
+        (["x"] * 17, "stop: got 17, allowed: at most 16 strings"),
+    ],
+)
+def test_limits(stops, says) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        check_stops(stops)
+    assert says in error.value.message
+    assert error.value.param == "stop"
+
+
+def test_allowed_stops_pass() -> None:
+    assert check_stops(["x" * MAX_STOP_CHARS] * MAX_STOPS) == ("x" * MAX_STOP_CHARS,) * MAX_STOPS
+    assert check_stops([]) == ()
