@@ -83,8 +83,7 @@ class ReferenceKernels:
         half = cos.shape[-1]
         for x in (q, k):
             first, second = x[..., :half].float(), x[..., half : 2 * half].float()
-            x[..., :half] = (first * cos - second * sin).to(x.dtype)
-            x[..., half : 2 * half] = (second * cos + first * sin).to(x.dtype)
+            x[..., : 2 * half] = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         block_size = kv_layer.shape[3]
         block, offset = meta.slot_mapping // block_size, meta.slot_mapping % block_size
         kv_layer[block, 0, :, offset] = k

@@ -1,0 +1,44 @@
+"""exp and tanh as plain arithmetic, which LLVM vectorises; the C library's would be called lane by lane."""
+
+import numpy as np
+
+from octavo_kernels.cpu.jit import jit
+from octavo_kernels.cpu.memory import bits_to_float
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LOWEST, _HIGHEST = np.float32(-126.0), np.float32(127.0)
+# 2**r on [-1/2, 1/2]: the Taylor coefficients ln(2)**n / n!, relative error below 3e-8 before rounding
+_C1, _C2, _C3 = np.float32(0.6931471805599453), np.float32(0.2402265069591007), np.float32(0.05550410866482158)
+_C4, _C5, _C6 = np.float32(0.009618129107628477), np.float32(0.0013333558146428443), np.float32(0.0001540353039338161)
+_HALF, _ONE, _ZERO, _TWO = np.float32(0.5), np.float32(1.0), np.float32(0.0), np.float32(2.0)
+_SQRT_2_OVER_PI, _CUBIC = np.float32(0.7978845608028654), np.float32(0.044715)
+
+
+@jit(exact=True)
+def exp2(x):
+    """2 ** x in fp32, to about 2e-7; 0 below the smallest normal number (so for -inf), 2 ** 127 at most."""
+    clamped = min(max(x, _LOWEST), _HIGHEST)
+    whole = np.floor(clamped + _HALF)
+    r = clamped - whole
+    power = _ONE + r * (_C1 + r * (_C2 + r * (_C3 + r * (_C4 + r * (_C5 + r * _C6)))))
+    scale = bits_to_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return power * scale if x >= _LOWEST else _ZERO
+
+
+@jit(exact=True)
+def exp(x):
+    """e ** x in fp32, by ``exp2``."""
+    return exp2(x * _LOG2_E)
+
+
+@jit(exact=True)
+def silu(x):
+    """``x * sigmoid(x)``."""
+    return x / (_ONE + exp(-x))
+
+
+@jit(exact=True)
+def gelu_tanh(x):
+    """``x * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, as ``x * sigmoid(2 ...)``."""
+    inner = _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)
+    return x / (_ONE + exp(-_TWO * inner))

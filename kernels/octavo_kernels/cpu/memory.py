@@ -1,0 +1,127 @@
+"""Typed access to tensors by address, for Numba.
+
+A kernel gets plain integers (``Tensor.data_ptr()``) and a *tag* that says what lies there: making a NumPy view of a
+tensor costs more than many of the kernels. bf16 lies in memory as uint16, is widened by a shift on load and rounded to
+the nearest even on store; all arithmetic is fp32.
+"""
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, register_jitable
+
+F32 = np.float32(0)
+BF16 = np.uint16(0)
+I32 = np.int32(0)
+I64 = np.int64(0)
+
+_I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
+_ITEM_SIZE = {types.float32: 4, types.uint16: 2, types.int32: 4, types.int64: 8}
+
+
+def tag_of(dtype: torch.dtype) -> np.float32 | np.uint16:
+    """The tag of a tensor's type; raises ``ValueError`` for a type that the kernels do not compute in."""
+    if dtype == torch.float32:
+        return F32
+    if dtype == torch.bfloat16:
+        return BF16
+    raise ValueError(f"dtype: {dtype}, allowed: torch.float32, torch.bfloat16")
+
+
+def id_tag_of(ids: torch.Tensor) -> np.int32 | np.int64:
+    """The tag of a contiguous tensor of ids; raises ``ValueError`` for another type."""
+    if ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
+        raise ValueError(f"ids: {ids.dtype}, stride {ids.stride()}, allowed: int32 or int64, contiguous")
+    return I32 if ids.dtype == torch.int32 else I64
+
+
+@intrinsic
+def at(typingctx, address, tag):  # noqa: ANN001, ANN201
+    """Pointer to items of the tag's type at ``address``."""
+    signature = types.CPointer(tag)(address, tag)
+
+    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return signature, codegen
+
+
+@intrinsic
+def item_size(typingctx, tag):  # noqa: ANN001, ANN201
+    """Bytes of one item of the tag's type."""
+    size = _ITEM_SIZE[tag]
+
+    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        return ir.Constant(ir.IntType(64), size)
+
+    return types.int64(tag), codegen
+
+
+@intrinsic
+def load(typingctx, pointer, index):  # noqa: ANN001, ANN201
+    """The item at ``index``, as float32."""
+    narrow = pointer.dtype == types.uint16
+
+    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        value = builder.load(builder.gep(args[0], [args[1]]))
+        return widen(builder, value) if narrow else value
+
+    return types.float32(pointer, types.int64), codegen
+
+
+@intrinsic
+def store(typingctx, pointer, index, value):  # noqa: ANN001, ANN201
+    """Rounds a float32 to the pointer's type and puts it at ``index``."""
+    narrow = pointer.dtype == types.uint16
+
+    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        value = round_to_bf16(builder, args[2]) if narrow else args[2]
+        builder.store(value, builder.gep(args[0], [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.float32), codegen
+
+
+@intrinsic
+def bits_to_float(typingctx, bits):  # noqa: ANN001, ANN201
+    """The float32 whose bits are this int32."""
+
+    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        return builder.bitcast(args[0], _F32)
+
+    return types.float32(types.int32), codegen
+
+
+@register_jitable
+def address(array):  # noqa: ANN001, ANN201
+    """Address of a NumPy array that a kernel made. Signed: Numba adds signed and unsigned integers as floats."""
+    return np.int64(array.ctypes.data)
+
+
+def like(value: ir.Value, element: ir.Type) -> ir.Type:
+    """``element``, or a vector of it where ``value`` is a vector."""
+    return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
+
+
+def constant(kind: ir.Type, value: float) -> ir.Constant:
+    """``value`` in every lane."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
+def widen(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """bf16 bits (i16, or a vector of them) to float."""
+    wide = like(value, _I32)
+    shifted = builder.shl(builder.zext(value, wide), constant(wide, 16))
+    return builder.bitcast(shifted, like(value, _F32))
+
+
+def round_to_bf16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Float (or a vector) to bf16 bits, to the nearest even; NaN stays NaN."""
+    wide = like(value, _I32)
+    bits = builder.bitcast(value, wide)
+    odd = builder.and_(builder.lshr(bits, constant(wide, 16)), constant(wide, 1))
+    rounded = builder.lshr(builder.add(builder.add(bits, constant(wide, 0x7FFF)), odd), constant(wide, 16))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    rounded = builder.select(is_nan, constant(wide, 0x7FC0), rounded)
+    return builder.trunc(rounded, like(value, _I16))

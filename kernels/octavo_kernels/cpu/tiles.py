@@ -1,0 +1,158 @@
+"""The register tile that all matrix products here are made of, written as LLVM vectors.
+
+A tile computes ``mr`` rows by ``nv`` vectors: ``c[r, :] = init[r, :] + sum over k of x[r, k] * w[k, :]`` with one fused
+multiply-add after another in the order of k, on accumulators that stay in registers. So an element of the product
+does not depend on the tile it was computed in: the number of rows beside it changes nothing, bit for bit.
+
+The shapes follow the register file: accumulators, one row of ``w`` and one broadcast must fit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from octavo_kernels.cpu.memory import constant, round_to_bf16, widen
+
+_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_PREFETCH_BYTES = 2048  # measured: without it a single row reads bf16 weights at 60 % of the bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """``lanes`` floats in a vector, ``vectors`` in a row of a panel, ``rows`` in the largest tile."""
+
+    lanes: int
+    vectors: int
+    rows: int
+
+    @property
+    def width(self) -> int:
+        return self.lanes * self.vectors
+
+
+class Operand(StrEnum):
+    """How the right operand lies in memory."""
+
+    F32 = "f32"
+    BF16 = "bf16"  # one row after another
+    BF16_PAIRS = "bf16-pairs"  # rows k and k + 1 interleaved: one load, a shift and a mask give both
+
+
+def host_tile_shape() -> TileShape:
+    """The tile for this processor, as Numba compiles for it."""
+    features = numba.config.CPU_FEATURES
+    names = set(features.split(",")) if features else {f"+{k}" for k, on in llvm.get_host_cpu_features().items() if on}
+    if "+avx512f" in names and "+avx512bw" in names:
+        return TileShape(lanes=16, vectors=3, rows=8)
+    if "+avx2" in names and "+fma" in names:
+        return TileShape(lanes=8, vectors=2, rows=6)
+    return TileShape(lanes=4, vectors=4, rows=6)
+
+
+def make_tile(lanes: int, rows: int, vectors: int, bf16_operand: Operand = Operand.BF16) -> Callable[..., None]:
+    """Builds ``tile(x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag)``.
+
+    All but the tags are int64: byte addresses, and strides between rows in bytes. ``x`` and ``init`` are fp32. Where
+    ``w`` is bf16 it lies as ``bf16_operand`` says; for ``BF16_PAIRS`` ``k`` is even and ``w_stride`` that of a pair.
+    """
+    vec, ints, halves = (ir.VectorType(kind, lanes) for kind in (_F32, _I32, _I16))
+
+    def emit(builder: ir.IRBuilder, args: list[ir.Value], operand: Operand, bf16_out: bool) -> None:
+        x, x_stride, w, w_stride, k, init, init_stride, c, c_stride = args
+        module = builder.module
+        fma = cgutils.get_or_insert_function(module, ir.FunctionType(vec, [vec] * 3), f"llvm.fma.v{lanes}f32")
+        prefetch = cgutils.get_or_insert_function(
+            module, ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32]), "llvm.prefetch.p0"
+        )
+
+        def offset(base: ir.Value, by: int) -> ir.Value:
+            return builder.add(base, ir.Constant(_I64, by))
+
+        def row(base: ir.Value, stride: ir.Value, index: int) -> ir.Value:
+            return builder.add(base, builder.mul(stride, ir.Constant(_I64, index)))
+
+        def read(address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
+            return builder.load(builder.inttoptr(address, kind.as_pointer()), align=align)
+
+        def broadcast(address: ir.Value) -> ir.Value:
+            one = builder.insert_element(ir.Constant(vec, ir.Undefined), read(address, _F32, 4), ir.Constant(_I32, 0))
+            return builder.shuffle_vector(one, ir.Constant(vec, ir.Undefined), constant(ints, 0))
+
+        def operand_rows(address: ir.Value) -> list[list[ir.Value]]:
+            if operand is Operand.F32:
+                return [[read(offset(address, j * lanes * 4), vec, 4) for j in range(vectors)]]
+            if operand is Operand.BF16:
+                return [[widen(builder, read(offset(address, j * lanes * 2), halves, 2)) for j in range(vectors)]]
+            raw = [read(offset(address, j * lanes * 4), ints, 4) for j in range(vectors)]
+            even = [builder.bitcast(builder.shl(both, constant(ints, 16)), vec) for both in raw]
+            odd = [builder.bitcast(builder.and_(both, constant(ints, 0xFFFF0000)), vec) for both in raw]
+            return [even, odd]
+
+        depth = 2 if operand is Operand.BF16_PAIRS else 1
+        row_bytes = vectors * lanes * (2 if operand is Operand.BF16 else 4)
+        x_rows = [row(x, x_stride, r) for r in range(rows)]
+        first = [
+            [read(offset(row(init, init_stride, r), j * lanes * 4), vec, 4) for j in range(vectors)]
+            for r in range(rows)
+        ]
+        entry, loop, done = builder.block, builder.append_basic_block("k"), builder.append_basic_block("done")
+        builder.cbranch(builder.icmp_signed(">", k, ir.Constant(_I64, 0)), loop, done)
+
+        builder.position_at_end(loop)
+        index, w_row = builder.phi(_I64), builder.phi(_I64)
+        sums = [[builder.phi(vec) for _ in range(vectors)] for _ in range(rows)]
+        for line in range(0, row_bytes, 64):
+            target = builder.inttoptr(offset(w_row, _PREFETCH_BYTES + line), _I8.as_pointer())
+            builder.call(prefetch, [target, ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)])
+        x_offset = builder.mul(index, ir.Constant(_I64, 4))
+        new = sums
+        for step, w_vectors in enumerate(operand_rows(w_row)):
+            for r in range(rows):
+                factor = broadcast(offset(builder.add(x_rows[r], x_offset), 4 * step))
+                products = [builder.call(fma, [factor, w_vectors[j], new[r][j]]) for j in range(vectors)]
+                new = [*new[:r], products, *new[r + 1 :]]
+        next_index, next_w = offset(index, depth), builder.add(w_row, w_stride)
+        builder.cbranch(builder.icmp_signed("<", next_index, k), loop, done)
+        for phi, start, later in ((index, ir.Constant(_I64, 0), next_index), (w_row, w, next_w)):
+            phi.add_incoming(start, entry)
+            phi.add_incoming(later, loop)
+
+        builder.position_at_end(done)
+        for r in range(rows):
+            for j in range(vectors):
+                sums[r][j].add_incoming(first[r][j], entry)
+                sums[r][j].add_incoming(new[r][j], loop)
+        for r in range(rows):
+            results = []
+            for j in range(vectors):
+                result = builder.phi(vec)
+                result.add_incoming(first[r][j], entry)
+                result.add_incoming(new[r][j], loop)
+                results.append(result)
+            sums[r] = results
+        for r in range(rows):
+            for j in range(vectors):
+                value = round_to_bf16(builder, sums[r][j]) if bf16_out else sums[r][j]
+                size = 2 if bf16_out else 4
+                address = offset(row(c, c_stride, r), j * lanes * size)
+                builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=size)
+
+    @intrinsic
+    def tile(typingctx, x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag):  # noqa: ANN001, ANN202
+        operand = Operand.F32 if w_tag == types.float32 else bf16_operand
+        bf16_out = c_tag == types.uint16
+
+        def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+            emit(builder, list(args[:9]), operand, bf16_out)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9, w_tag, c_tag), codegen
+
+    return tile
