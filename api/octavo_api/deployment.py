@@ -19,7 +19,7 @@ API_VERSION: Literal["serving.octavo.dev/v1alpha1"] = "serving.octavo.dev/v1alph
 KIND: Literal["ServingDeployment"] = "ServingDeployment"
 
 _SCHEMES = ("embedded://", "hf://", "file://")
-_CPUS = re.compile(r"(\d+)m|(\d+(?:\.\d+)?)")
+_CPUS = re.compile(r"([0-9]+)m|([0-9]+(?:\.[0-9]+)?)")
 
 
 class _Section(BaseModel):
@@ -34,9 +34,18 @@ def _uri(value: str) -> str:
 
 def parse_cpus(value: object) -> object:
     """Turns a Kubernetes CPU quantity (``2``, ``1500m``) into a number of CPUs."""
-    if isinstance(value, str) and (match := _CPUS.fullmatch(value.strip())):
-        return int(match[1]) / 1000 if match[1] else float(match[2])
-    return value
+    if not isinstance(value, str):
+        return value
+    if (match := _CPUS.fullmatch(value.strip())) is None:
+        raise ValueError("must be a number of CPUs or a quantity like 2 or 1500m")
+    return int(match[1]) / 1000 if match[1] else float(match[2])
+
+
+Cpus = Annotated[
+    float,
+    BeforeValidator(parse_cpus, json_schema_input_type=float | Annotated[str, Field(pattern=f"^({_CPUS.pattern})$")]),
+]
+"""A number, or a string like ``1500m``."""
 
 
 class Metadata(BaseModel):
@@ -67,7 +76,7 @@ class Model(_Section):
 
 
 class ResourceList(_Section):
-    cpu: Annotated[float, BeforeValidator(parse_cpus)] | None = setting(
+    cpu: Cpus | None = setting(
         None, "CPUs of one engine replica.", change=Change.ROLLING, auto="an equal share of the machine", gt=0
     )
     memory: Bytes | None = setting(
@@ -129,7 +138,7 @@ class ServingDeployment(_Section):
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            raise ConfigurationError(explain(error, _innermost(error), where)) from None
+            raise ConfigurationError(explain(error, cls, where)) from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -143,14 +152,3 @@ class ServingDeployment(_Section):
         if not isinstance(document, dict):
             raise ConfigurationError(f"{path}: got {type(document).__name__}, allowed: one ServingDeployment mapping")
         return cls.read(document, where=str(path))
-
-
-def _innermost(error: ValidationError) -> type[BaseModel]:
-    """Returns the section that the first error stands in, for a suggestion of its field names."""
-    model: type[BaseModel] = ServingDeployment
-    for part in error.errors(include_url=False)[0]["loc"][:-1]:
-        names = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-        inner = names.get(str(part))
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
-    return model

@@ -7,8 +7,9 @@ Names are vLLM's where the meaning is the same.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from fractions import Fraction
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -44,17 +45,22 @@ class RoutingPolicy(StrEnum):
 
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?B?")
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?B?")
 
 
 def parse_bytes(value: object) -> object:
-    """Turns a Kubernetes quantity (``4Gi``, ``500M``) into bytes; anything else is left for the type check."""
-    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
-        return int(float(match[1]) * _UNITS[match[2] or ""])
-    return value
+    """Turns a Kubernetes quantity (``4Gi``, ``500M``) into bytes; what is no string is left for the type check."""
+    if not isinstance(value, str):
+        return value
+    if (match := _QUANTITY.fullmatch(value.strip())) is None:
+        raise ValueError("must be a number of bytes or a quantity like 4Gi or 500M")
+    return int(Fraction(match[1]) * _UNITS[match[2] or ""])
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes, json_schema_input_type=int | Annotated[str, Field(pattern=f"^{_QUANTITY.pattern}$")]),
+]
 """An integer, or a string with a Kubernetes suffix."""
 
 
@@ -190,17 +196,32 @@ class RouterSettings(Settings):
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    """Turns pydantic's error into one line per field: which, what was given, what is allowed."""
+    """Turns pydantic's error into one line per field: which, what was given, what is allowed.
+
+    ``model`` is the class that was validated; a suggestion comes from the section that the unknown field stands in.
+    """
     lines = []
     for item in error.errors(include_url=False):
         path = ".".join([where, *(str(part) for part in item["loc"])])
+        message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), model)}")
+            section = _section(model, item["loc"][:-1])
+            lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), section)}")
         elif item["type"] == "missing":
             lines.append(f"{path}: required, not given")
         else:
-            lines.append(f"{path}: got {item['input']!r}, {item['msg'][:1].lower()}{item['msg'][1:]}")
+            lines.append(f"{path}: got {item['input']!r}, {message[:1].lower()}{message[1:]}")
     return "\n".join(lines)
+
+
+def _section(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
+    """Returns the model at ``path``, whose parts are names or aliases; the last one found where the path goes on."""
+    for part in path:
+        for name, field in model.model_fields.items():
+            inner = field.annotation
+            if part in (name, field.alias) and isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+    return model
 
 
 def _suggestion(name: str, model: type[BaseModel]) -> str:
