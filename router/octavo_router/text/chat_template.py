@@ -45,8 +45,9 @@ class ChatTemplate:
         default = self._template({})
         self._takes_text = _PROBE in self._probe(default, _PROBE)
         rendered = self._probe(default, [{"type": "text", "text": _PROBE}])
-        # A template made for strings shows a list as Python or JSON would write it.
-        self._takes_parts = _PROBE in rendered and "type" not in rendered.replace(self._probe(default, ""), "")
+        # A template made for strings shows a list as Python or JSON write it, in quotes.
+        quoted = f"'{_PROBE}'" in rendered or f'"{_PROBE}"' in rendered
+        self._takes_parts = _PROBE in rendered and not quoted
 
     def render(
         self,
