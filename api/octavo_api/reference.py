@@ -55,7 +55,7 @@ def settings_page() -> str:
         "",
         "In a `ServingDeployment` a field stands under its path, in lowerCamelCase. On the command line the settings",
         "of engine and router are set by name: `--set engine.max_num_seqs=64`, `--set router.policy=least_load`.",
-        "Either spelling is read. Bytes are a number or a quantity (`4Gi`, `500M`), CPUs a number or a quantity (`1500m`).",
+        "Either spelling is read. Bytes are a number or a quantity (`4Gi`, `500M`), CPUs likewise (`1500m`).",
         "",
         "What a change of a field does to a running deployment:",
         "",
