@@ -1,0 +1,60 @@
+"""A gateway that does not read is its own problem."""
+
+PROMPT = list(range(10, 30))
+
+
+async def flood(gateway, *, streams: int, tokens: int):
+    """Submits more than the connection's flow control lets through unread."""
+    return [await gateway.submit(i, [i, *PROMPT], max_tokens=tokens, logprobs=20) for i in range(streams)]
+
+
+async def test_steps_go_on_and_every_token_arrives_in_the_end(serve, attach, continuation):
+    replica = await serve(num_blocks=4096, max_num_seqs=64)
+    slow, other = await attach(replica, name="slow", read=False), await attach(replica, name="other")
+    flooded = await flood(slow, streams=48, tokens=300)
+    # The other gateway sees the engine finish all of them, while nothing of it has been read.
+    await other.until(lambda: other.step.load.generation_tokens_total == 48 * 300)
+    received = await other.submit(1, PROMPT, max_tokens=100)
+    await other.finished(received)
+    assert received.tokens[0] == continuation(PROMPT, 100)
+    steps = other.step.load.steps_total
+    slow.start_reading()
+    await slow.finished(*flooded)
+    for number, request in enumerate(flooded):
+        assert request.tokens[0] == continuation([number, *PROMPT], 300)
+        assert len(request.logprobs[0]) == 300
+    assert slow.seq < steps / 2, "what could not be sent was not put together"
+
+
+async def test_lost_events_are_healed_by_a_snapshot(serve, attach):
+    replica = await serve(
+        num_blocks=16_500, block_size=1, max_model_len=8192, max_num_batched_tokens=8192, max_num_seqs=64
+    )
+    slow, other = await attach(replica, name="slow"), await attach(replica, name="other")
+    await slow.resync()
+    await slow.pause()
+    await flood(slow, streams=48, tokens=300)
+    await other.until(lambda: other.step.load.generation_tokens_total == 48 * 300)
+    # Each prompt stores thousands of blocks and evicts as many: more than the outbox keeps.
+    prompts = [[salt] * 4000 for salt in range(12)]
+    for number, prompt in enumerate(prompts):
+        await other.finished(await other.submit(number, prompt, max_tokens=1))
+    slow.start_reading()
+    await slow.until(lambda: slow.events_lost)
+    await slow.resync()
+    await other.finished(await other.submit(99, [5, 6, 7], max_tokens=5))
+    seq = slow.seq
+    await slow.until(lambda: slow.seq > seq + 1)
+    assert slow.synced
+    assert slow.mirror
+
+
+async def test_a_gateway_that_takes_nothing_for_long_is_given_up(serve, attach, monkeypatch):
+    monkeypatch.setattr("octavo_engine.service.BLOCKED_TIMEOUT_S", 0.2)
+    replica = await serve(num_blocks=4096, max_num_seqs=64, step_time_s=0.001)
+    slow, other = await attach(replica, name="slow", read=False), await attach(replica, name="other")
+    await flood(slow, streams=48, tokens=480)
+    await other.until(lambda: replica.server.active_requests == 48)
+    await other.until(lambda: replica.server.active_requests == 0)
+    await other.until(lambda: other.step.load.num_requests_running == 0)
+    assert other.step.load.generation_tokens_total < 48 * 480
