@@ -118,12 +118,11 @@ class Cluster:
         from octavo_api.deployment import ServingDeployment
         from octavo_api.serve_config import Bind, Placement, application
 
-        endpoint = {"http": {"port": self.http_port}, "grpc": {"port": self.grpc_port}}
         document = {
             "metadata": {"name": APP},
             "spec": {
                 "model": {"uri": "embedded://smollm2"},
-                "endpoint": endpoint,
+                "endpoint": self.endpoint(self.grpc_port),
                 "rollout": {"drainSeconds": 30},
                 **spec,
             },
@@ -138,6 +137,9 @@ class Cluster:
         )
         return application(ServingDeployment.read(document), placement) | {"import_path": "octavo_test_apps:build"}
 
+    def endpoint(self, grpc_port: int) -> dict[str, Any]:
+        return {"http": {"port": self.http_port}, "grpc": {"port": grpc_port}}
+
     def deploy(self, **spec: Any) -> None:
         """Deploys and waits until the counts are what was asked for and the gateway knows its engines."""
         config = self.application(**spec)
@@ -151,7 +153,9 @@ class Cluster:
         application = self.details()["applications"].get(APP, {})
         counts = (len(self.replicas("Engine")), len(self.replicas("Gateway")))
         states = {d["status"].value for d in application.get("deployments", {}).values()}
-        assert application.get("status") != "DEPLOY_FAILED", application
+        assert application.get("status") != "DEPLOY_FAILED", [
+            (name, d["status"], d["message"]) for name, d in application["deployments"].items()
+        ]
         return application.get("status") == "RUNNING" and states == {"HEALTHY"} and counts == (engines, gateways)
 
     def details(self) -> dict[str, Any]:
@@ -183,6 +187,11 @@ class Cluster:
 
     def stream(self, max_tokens: int, url: str | None = None, prompt: str = "Once upon a time") -> Stream:
         return Stream(url or self.direct, max_tokens, prompt)
+
+
+@pytest.fixture(name="free_port")
+def free_port_fixture() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="session")
