@@ -2,9 +2,9 @@
 
 ::
 
-    queue    tokens to prefill before it / μ            waits for them
-    prefill  its own uncached tokens / μ                waits for them, and so does every request that is decoding
-    decode   output tokens · decode step · share        rows beside it slow it, and it slows them
+    queue    tokens to prefill before it / μ      it waits for them
+    prefill  its own uncached tokens / μ          it waits for them, and so do all that decode there, and who comes next
+    decode   output tokens · rows beside it       they slow it, and it slows them
     memory   rises without bound as referenced blocks near the cache's size; beyond it, preemption
 
 μ is the replica's measured prefill speed. All of it is linear in the request's own numbers, so a ``Candidate`` holds
@@ -22,6 +22,15 @@ from octavo_router.load import LoadView
 WINDOW_S = 0.005
 WINDOW_SHARE = 0.05
 """Costs closer than this to the least (the larger of both) are equal: predictions are no better."""
+
+FOLLOWERS = 1.0
+"""Requests still to come that a prefill delays: ρ / (1 - ρ) in a single queue, here at the utilisation one half.
+
+It is what a recomputed prefix costs where nobody waits yet, so that a burst does not compute one prefix everywhere.
+"""
+
+DOUBLING_ROWS = 32
+"""A decode step of so many more rows takes one more time of an empty one: a step grows with its rows, but slowly."""
 
 MEMORY_S = 0.02
 """Cost of memory at a cache half referenced: x / (1 - x) of it at the share x."""
@@ -59,8 +68,8 @@ class Candidate:
             confidence=confidence,
             known=view.known,
             queue_s=view.queued_tokens / rate,
-            uncached_token_s=(1 + view.num_requests) / rate,
-            output_token_s=view.decode_step_s * view.num_requests / max(1, view.num_decoding),
+            uncached_token_s=(1 + FOLLOWERS + view.num_requests) / rate,
+            output_token_s=2 * view.decode_step_s * view.num_requests / (DOUBLING_ROWS + view.num_decoding),
             kv_blocks=view.kv_blocks,
             kv_blocks_free=view.kv_blocks - view.kv_blocks_used,
         )

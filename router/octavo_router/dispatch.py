@@ -25,7 +25,7 @@ from octavo_router.overlay import Overlay
 from octavo_router.registry import ReplicaAddress, ReplicaStatus, changes
 from octavo_router.replica import Replica
 from octavo_router.request import RoutedRequest
-from octavo_router.select import Decision, Selector
+from octavo_router.select import Selector
 from octavo_router.stream import EngineRequest, Reason, Route
 
 WATCH_INTERVAL_S = 0.1
@@ -63,6 +63,7 @@ class ReplicaPool:
         self._retired: set[Replica] = set()
         self._routable: list[Replica] = []
         self._spaces: set[HashSpace] = set()
+        self._limits: replica_pb2.Limits | None = None
         self._inflight: set[RoutedRequest] = set()
         self._mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS
         self._changed = asyncio.Event()
@@ -74,15 +75,7 @@ class ReplicaPool:
     @property
     def limits(self) -> replica_pb2.Limits | None:
         """The smallest of what replicas that can be reached have announced; None where there is none."""
-        announced = [replica.limits for replica in self._routable if replica.limits is not None]
-        if not announced:
-            return None
-        return replica_pb2.Limits(
-            **{
-                field.name: min(getattr(limits, field.name) for limits in announced)
-                for field in replica_pb2.Limits.DESCRIPTOR.fields
-            }
-        )
+        return self._limits
 
     @property
     def inflight_requests(self) -> int:
@@ -241,7 +234,8 @@ class ReplicaPool:
         )
         blocks = int(uncached + output) // chosen.space.block_size + 1
         identity = replica.send(request, submit, uncached_tokens=uncached, blocks=blocks)
-        self._predict(chain, decision, uncached, now)
+        ttl = min(MAX_PREDICTION_S, max(MIN_PREDICTION_S, 2 * decision.cost_s))
+        self._selector.overlay.record(chain.keys, decision.known_keys, chosen.slot, now, ttl)
         route = Route(
             replica=chosen.name,
             policy=self._settings.policy.value,
@@ -251,12 +245,6 @@ class ReplicaPool:
         )
         request.sent(replica, identity, route)
         self._observer.decision(route)
-
-    def _predict(self, chain: Chain, decision: Decision, uncached: int, now: float) -> None:
-        chosen = decision.candidate
-        ttft = chosen.queue_s + uncached * chosen.uncached_token_s
-        ttl = min(MAX_PREDICTION_S, max(MIN_PREDICTION_S, 2 * ttft))
-        self._selector.overlay.record(chain.keys, decision.held_keys, chosen.slot, now, ttl)
 
     async def _candidates(self, excluded: Iterable[str]) -> list[Candidate]:
         """Returns those that can take a request now. Waits where there are none, but one is being dialled."""
@@ -314,6 +302,7 @@ class ReplicaPool:
     def _replicas_changed(self) -> None:
         self._routable = [each for _, each in sorted(self._replicas.items()) if each.candidate is not None]
         self._spaces = {each.candidate.space for each in self._routable if each.candidate is not None}
+        self._limits = _smallest([each.limits for each in self._routable if each.limits is not None])
         for replica in [each for each in self._retired if not each.num_requests]:
             self._retired.remove(replica)
             task = asyncio.create_task(replica.close())
@@ -341,6 +330,13 @@ class ReplicaPool:
                 replica.tick(now)
             self._index.sweep(SWEEP_KEYS)
             self._observer.index_size(self._index.num_keys, self._index.path_gaps)
+
+
+def _smallest(announced: list[replica_pb2.Limits]) -> replica_pb2.Limits | None:
+    if not announced:
+        return None
+    names = [field.name for field in replica_pb2.Limits.DESCRIPTOR.fields]
+    return replica_pb2.Limits(**{name: min(getattr(each, name) for each in announced) for name in names})
 
 
 async def _hash(request: EngineRequest, space: HashSpace) -> Chain:

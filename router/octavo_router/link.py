@@ -124,6 +124,8 @@ class ReplicaLink:
             raise _ProtocolError(f"the first message is {first.WhichOneof('message')}, not hello")
         if first.hello.version != PROTOCOL_VERSION:
             raise _ProtocolError(f"protocol version: got {first.hello.version}, allowed: {PROTOCOL_VERSION}")
+        if not first.hello.block_size:
+            raise _ProtocolError("block_size: got 0, allowed: at least 1")
         return first.hello
 
     async def _converse(self, call: _Call, hello: replica_pb2.Hello) -> None:

@@ -4,16 +4,24 @@ Without it, requests of a burst that share a new prefix scatter before the first
 it lives a few seconds and never longer than its replica.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
 
 from octavo_router.index import Hit
 
-SPARSE = 16
 MAX_ENTRIES = 2**17
+
+POSITIONS = (*range(1, 17), *(2**octave * eighth // 8 for octave in range(4, 24) for eighth in range(9, 17)))
+"""Where predictions are kept: every position up to 16, then eight between a power of two and the next.
+
+So prompts of any length meet at the same positions, a shared prefix is known to an eighth or better, and a prediction
+is some dozens of entries however long the prompt.
+"""
 
 
 class Overlay:
-    """Key to mask of slots, for a few positions of each chain: 1, 2, 4, 8, every 16th, and the last."""
+    """Key to mask of slots, for ``POSITIONS`` of each chain and its last."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[int, float]] = {}
@@ -37,8 +45,8 @@ class Overlay:
         if not self._entries:
             return hits
         seen = 0
-        for depth in _depths(len(keys)):
-            entry = self._entries.get(keys[depth - 1])
+        depths = _depths(len(keys))
+        for depth, entry in zip(depths, map(self._entries.get, [keys[depth - 1] for depth in depths]), strict=True):
             if entry is not None and entry[1] > now and entry[0] & ~seen:
                 hits.append(Hit(entry[0] & ~seen, depth))
                 seen |= entry[0]
@@ -59,11 +67,10 @@ class Overlay:
             del entries[key]
 
 
-def _depths(length: int) -> Iterator[int]:
-    """Yields the recorded positions of a chain of ``length`` keys, counted from 1, deepest first."""
-    if length % SPARSE and length not in (1, 2, 4, 8):
-        yield length
-    yield from range(length - length % SPARSE, 0, -SPARSE)
-    for depth in (8, 4, 2, 1):
-        if depth <= length:
-            yield depth
+@lru_cache(maxsize=4096)
+def _depths(length: int) -> tuple[int, ...]:
+    """Returns the recorded positions of a chain of ``length`` keys, counted from 1, deepest first."""
+    depths = POSITIONS[: bisect_right(POSITIONS, length)]
+    if depths and depths[-1] != length:
+        depths = (*depths, length)
+    return depths[::-1]

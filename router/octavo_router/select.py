@@ -19,12 +19,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``cached_tokens`` is the larger of what the chosen replica holds by its own word and what is predicted."""
+    """``cached_tokens`` is the larger of what the chosen replica holds by its own word and what is predicted.
+
+    ``known_keys`` is the same in keys of the chain, not discounted.
+    """
 
     candidate: Candidate
     reason: Reason
     cached_tokens: int
-    held_keys: int
+    known_keys: int
     cost_s: float
 
 
@@ -82,10 +85,10 @@ class Selector:
 
         cached = [0] * len(candidates)
         confirmed = [0] * len(candidates)
-        if held or predicted:
+        if touched := held.keys() | predicted.keys():
             for position, candidate in enumerate(candidates):
                 slot = candidate.slot
-                if slot in held or slot in predicted:
+                if slot in touched:
                     per_key = candidate.space.tokens_per_key
                     most = (prompt_tokens - 1) // candidate.space.block_size * candidate.space.block_size
                     confirmed[position] = min(most, int(held.get(slot, 0) * per_key * candidate.confidence))
@@ -94,7 +97,8 @@ class Selector:
         choice = POLICIES[policy](candidates, cached, Work(prompt_tokens, output_tokens, novel_key, self.turn))
         chosen = candidates[choice.index]
         reason = _reason(choice.index, chosen, cached, confirmed, policy)
-        return Decision(chosen, reason, cached[choice.index], held.get(chosen.slot, 0), choice.cost_s)
+        known_keys = max(held.get(chosen.slot, 0), predicted.get(chosen.slot, 0))
+        return Decision(chosen, reason, cached[choice.index], known_keys, choice.cost_s)
 
 
 def _expand(depths: dict[int, int], hits: Sequence[tuple[int, int]]) -> None:

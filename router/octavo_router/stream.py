@@ -17,7 +17,7 @@ class Reason(StrEnum):
     PREDICTED = "predicted"
     """A request on its way there will have left the prefix."""
     SPILL = "spill"
-    """Another one holds more, but waiting there would cost more than computing here."""
+    """Another one holds more, but the answer would come no sooner from there."""
     COLD = "cold"
     """No replica holds any of it."""
     RETRY = "retry"

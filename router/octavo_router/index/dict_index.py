@@ -1,11 +1,13 @@
 """A dict from key to mask. For up to some millions of keys in one process: about 200 bytes for a key and its holder.
 
-A lookup gallops to the deepest key that anyone holds and bisects to where the mask changes: O((1 + changes) · log
-depth) probes. Masks are interned, so that keys with the same holders share one integer.
+A lookup probes every √depth-th key at once (a *comb*, at the speed of C) and bisects between two teeth where the mask
+changes: √depth + changes · log √depth probes. Masks are interned, so that keys with the same holders share one integer.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from itertools import repeat
+from math import isqrt
 from operator import xor
 
 from octavo_router.index.base import WORD, Digest, Hit
@@ -116,21 +118,26 @@ class DictIndex:
     def lookup(self, keys: Sequence[int]) -> list[Hit]:
         get = self._masks.get
         live = self._live
-        if not keys or not (first := get(keys[0], 0) & live):
+        end = len(keys)
+        if not end or not get(keys[0], 0) & live:
             return []
-        deepest, mask = self._deepest(keys, first)
-        hits = [Hit(mask, deepest + 1)]
-        while mask != first:
-            low, high = 0, deepest - 1
-            while low < high:
-                middle = (low + high + 1) >> 1
-                if get(keys[middle], 0) & live != mask:
-                    low = middle
-                else:
-                    high = middle - 1
-            wider = get(keys[low], 0) & live
-            hits.append(Hit(wider & ~mask, low + 1))
-            deepest, mask = low, wider
+        hits = []
+        mask, step = 0, isqrt(end)
+        comb = [found & live for found in map(get, keys[::step], repeat(0))]
+        for tooth in range(len(comb) - 1, -1, -1):
+            start = tooth * step
+            while mask != comb[tooth]:
+                low, high = start, end - 1
+                while low < high:
+                    middle = (low + high + 1) >> 1
+                    if get(keys[middle], 0) & live != mask:
+                        low = middle
+                    else:
+                        high = middle - 1
+                wider = get(keys[low], 0) & live
+                hits.append(Hit(wider & ~mask, low + 1))
+                end, mask = low, wider
+            end = start
         self._until_audit -= 1
         if not self._until_audit:
             self._until_audit = self._audit_every
@@ -140,22 +147,6 @@ class DictIndex:
     def take_suspects(self) -> int:
         suspects, self._suspects = self._suspects, 0
         return suspects
-
-    def _deepest(self, keys: Sequence[int], first: int) -> tuple[int, int]:
-        """Returns the last position that any live slot holds, and its mask. ``first`` is the mask at position 0."""
-        get = self._masks.get
-        live = self._live
-        held, mask, step, end = 0, first, 1, len(keys)
-        while held + step < end and (found := get(keys[held + step], 0) & live):
-            held, mask, step = held + step, found, step * 2
-        missed = min(held + step, end)
-        while missed - held > 1:
-            middle = (held + missed) >> 1
-            if found := get(keys[middle], 0) & live:
-                held, mask = middle, found
-            else:
-                missed = middle
-        return held, mask
 
     def _audit(self, keys: Sequence[int]) -> None:
         holes, allowed = 0, -1

@@ -1,5 +1,6 @@
 """DictIndex against the model, on random trees of chains and random operations that keep every slot prefix-closed."""
 
+import itertools
 import random
 
 import pytest
@@ -23,7 +24,7 @@ def random_tree(rng, chains, depth):
 def children(tree):
     after = {}
     for chain in tree:
-        for before, key in zip(chain, chain[1:], strict=False):
+        for before, key in itertools.pairwise(chain):
             after.setdefault(before, set()).add(key)
     return after
 
