@@ -1,0 +1,105 @@
+"""Drives scheduler and runner in this process, without service or gateway, and records what the benchmarks report."""
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_api.sampling import SamplingParams
+from octavo_api.settings import EngineSettings
+from octavo_engine.core.engine_core import EngineCore
+from octavo_engine.core.request import NewRequest
+from octavo_engine.loading import LoadedEngine, load_engine
+
+
+def load(**settings: Any) -> LoadedEngine:
+    """Loads the embedded model with ``settings``, on all CPUs of this process."""
+    return load_engine(
+        "embedded://smollm2",
+        None,
+        EngineSettings.read(settings, where="engine"),
+        num_cpus=None,
+        replicas_on_node=1,
+        memory_limit=None,
+        report=lambda text: print(text, file=sys.stderr),
+    )
+
+
+def fresh_core(loaded: LoadedEngine, **changes: Any) -> EngineCore:
+    """Returns a core with an empty cache over the loaded runner."""
+    return EngineCore(dataclasses.replace(loaded.core_config, **changes))
+
+
+@dataclass(slots=True)
+class Job:
+    """One request: when it arrives (seconds from the start), its prompt, and how many tokens it generates."""
+
+    name: str
+    prompt: Sequence[int]
+    output_len: int
+    arrival_s: float = 0.0
+    token_times: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def request(self) -> NewRequest:
+        sampling = SamplingParams(temperature=0.0, max_tokens=self.output_len, ignore_eos=True)
+        return NewRequest(request_id=self.name, token_ids=tuple(self.prompt), hashes=None, sampling=sampling)
+
+
+def prompt(length: int, rng: random.Random, vocab_size: int) -> list[int]:
+    return [rng.randrange(100, vocab_size) for _ in range(length)]
+
+
+def run(
+    core: EngineCore, loaded: LoadedEngine, jobs: Iterable[Job], after_step: Callable[[EngineCore], None] | None = None
+) -> float:
+    """Runs ``jobs`` to their end and returns the seconds it took; times in the jobs count from the start."""
+    waiting = sorted(jobs, key=lambda job: job.arrival_s)
+    by_name = {job.name: job for job in waiting}
+    start = time.monotonic()
+    while waiting or core.has_unfinished:
+        now = time.monotonic()
+        while waiting and waiting[0].arrival_s <= now - start:
+            core.add_request(waiting.pop(0).request(), now)
+        plan = core.schedule(now)
+        if plan is None:
+            time.sleep(0.001)
+            continue
+        output = loaded.runner.execute(plan)
+        core.commit(output, time.monotonic())
+        core.take_events()
+        done = time.monotonic() - start
+        for item in core.take_outputs():
+            job = by_name[item.request_id]
+            job.tokens.extend(item.token_ids)
+            job.token_times.extend(done for _ in item.token_ids)
+        if after_step:
+            after_step(core)
+    return time.monotonic() - start
+
+
+def gaps(jobs: Iterable[Job]) -> list[float]:
+    """Inter-token latencies of all jobs, seconds."""
+    return [b - a for job in jobs for a, b in zip(job.token_times, job.token_times[1:], strict=False)]
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    return statistics.quantiles(values, n=1000, method="inclusive")[min(998, round(percent * 10) - 1)]
+
+
+def report(title: str, figures: dict[str, Any]) -> None:
+    """Prints figures for people, then one line of JSON for scripts."""
+    print(f"\n{title}")
+    for name, value in figures.items():
+        print(f"  {name:<44} {value:.4g}" if isinstance(value, float) else f"  {name:<44} {value}")
+    print(json.dumps({"benchmark": title, **figures}))
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)

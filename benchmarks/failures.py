@@ -1,0 +1,238 @@
+"""What clients see when something dies or goes away under them: real Ray Serve, real engines, two replicas.
+
+Prints, for each part, how many requests ended how and after how many seconds. Exits 1 where a promise is not kept.
+
+python benchmarks/failures.py [engine] [gateway] [controller] [scale_down]
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+import client
+import drive
+import processes
+from client import Answer
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.serve_config import Bind, Placement, application
+from octavo_serving.local import LocalRay, RunFolder
+
+APP = "smollm2"
+VOCAB_SIZE = 49152
+
+
+class Service:
+    """An application on a Ray of its own."""
+
+    def __init__(self, controller: Any, folder: RunFolder) -> None:
+        self.http_port, self.grpc_port = processes.free_port(), processes.free_port()
+        self.url = f"http://127.0.0.1:{self.http_port}"
+        self._controller = controller
+        self._folder = folder
+
+    def apply(self, replicas: int) -> None:
+        document = {
+            "metadata": {"name": APP},
+            "spec": {
+                "model": {"uri": "embedded://smollm2"},
+                "replicas": replicas,
+                "engine": {"kvCacheMemoryBytes": "512Mi", "numThreads": 1, "batchInvariant": True},
+                "endpoint": {"http": {"port": self.http_port}, "grpc": {"port": self.grpc_port}},
+            },
+        }
+        placement = Placement(
+            bind=Bind.LOOPBACK,
+            engine_cpus=0.5,
+            gateway_cpus=0,
+            replicas_on_node=2,
+            secret_file=str(self._folder.secret),
+        )
+        self._controller.apply([application(ServingDeployment.read(document), placement)])
+
+    def pids(self, deployment: str) -> list[int]:
+        details = self._controller.details()["applications"].get(APP, {})
+        replicas = details.get("deployments", {}).get(deployment, {}).get("replicas", ())
+        return [r["pid"] for r in replicas if r["state"] == "RUNNING" and r.get("pid")]
+
+    def wait(self, what: str, condition: Callable[[], bool], timeout_s: float = 120) -> float:
+        """Returns after how many seconds ``condition`` held."""
+        start = time.monotonic()
+        while time.monotonic() - start < timeout_s:
+            with contextlib.suppress(Exception):
+                if condition():
+                    return time.monotonic() - start
+            time.sleep(0.05)
+        raise RuntimeError(f"never: {what}")
+
+    def live_engines(self) -> int:
+        import urllib.request
+
+        page = urllib.request.urlopen(f"{self.url}/metrics", timeout=2).read().decode().splitlines()
+        lines = [line for line in page if line.startswith("octavo_router_stream_state{") and 'state="live"' in line]
+        return sum(float(line.rpartition(" ")[2]) > 0 for line in lines)
+
+
+@contextlib.contextmanager
+def service() -> Iterator[Service]:
+    folder = RunFolder.create()
+    try:
+        with LocalRay(folder, num_cpus=2):
+            from octavo_serving.ray_adapter import Controller
+
+            running = Service(Controller.start(proxy_location="Disabled"), folder)
+            running.apply(replicas=2)
+            running.wait("two live engines", lambda: running.live_engines() == 2)
+            yield running
+    finally:
+        folder.remove()
+
+
+def prompts(count: int, length: int, seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [drive.prompt(length, rng, VOCAB_SIZE) for _ in range(count)]
+
+
+async def streams(
+    url: str, tokens: Sequence[list[int]], output_len: int, then: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> list[Answer]:
+    """Starts one stream for each prompt; runs ``then`` beside them."""
+    async with client.session() as session:
+        running = [
+            asyncio.create_task(client.complete(session, url, p, max_tokens=output_len, ignore_eos=True))
+            for p in tokens
+        ]
+        if then:
+            await then()
+        return list(await asyncio.gather(*running))
+
+
+def outcome(answer: Answer) -> str:
+    if answer.error:
+        return f"error event {answer.error.get('code') or answer.error.get('type')}"
+    if answer.status != 200:
+        return f"HTTP {answer.status}"
+    return f"complete ({answer.finish_reason})" if answer.finish_reason else "cut without a word"
+
+
+def engine(running: Service) -> bool:
+    """kill -9 of one of two engines under 32 streams, of which some have shown no token yet."""
+    killed = [0.0]
+
+    async def kill() -> None:
+        await asyncio.sleep(4)
+        os.kill(running.pids("Engine")[0], signal.SIGKILL)
+        killed[0] = time.monotonic()
+
+    answers = asyncio.run(streams(running.url, prompts(32, 256, 1), 96, kill))
+    broken = [a for a in answers if a.error]
+    silent = [a for a in answers if not a.times]
+    late = max((a.sent + a.ended - killed[0] for a in broken), default=0.0)
+    retried = sum(a.route.get("reason") == "retry" for a in answers)
+    back = running.wait("two live engines", lambda: running.live_engines() == 2) + time.monotonic()
+    drive.report(
+        "kill -9 of an engine under 32 streams",
+        {
+            **Counter(map(outcome, answers)),
+            "without a token when it died, sent elsewhere": retried,
+            "without a token and not answered": len(silent),
+            "last error event after the kill, s": late,
+            "replacement serves after the kill, s": back - killed[0],
+        },
+    )
+    return not silent and late < 2.0 and all(outcome(a).startswith(("complete", "error event")) for a in answers)
+
+
+def gateway(running: Service) -> bool:
+    """kill -9 of the only gateway under 8 streams: what they see, and when the endpoint answers again."""
+    killed = [0.0]
+
+    async def kill() -> None:
+        await asyncio.sleep(3)
+        os.kill(running.pids("Gateway")[0], signal.SIGKILL)
+        killed[0] = time.monotonic()
+
+    answers = asyncio.run(streams(running.url, prompts(8, 64, 2), 256, kill))
+    running.wait("two live engines", lambda: running.live_engines() == 2)
+    drive.report(
+        "kill -9 of the gateway under 8 streams",
+        {**Counter(map(outcome, answers)), "endpoint answers again after, s": time.monotonic() - killed[0]},
+    )
+    return True
+
+
+def controller(running: Service) -> bool:
+    """kill -9 of Serve's controller under 8 streams: they must not notice."""
+    import ray
+
+    pid = ray.get(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve").get_pid.remote())
+
+    async def kill() -> None:
+        await asyncio.sleep(2)
+        os.kill(pid, signal.SIGKILL)
+
+    answers = asyncio.run(streams(running.url, prompts(8, 64, 3), 256, kill))
+    back = running.wait("the controller answers", lambda: len(running.pids("Engine")) == 2)
+    drive.report(
+        "kill -9 of Serve's controller under 8 streams",
+        {**Counter(map(outcome, answers)), "controller answers after the streams' end, s": back},
+    )
+    return all(outcome(a).startswith("complete") for a in answers)
+
+
+def scale_down(running: Service) -> bool:
+    """2 → 1 replicas under 8 streams that outlive the change by 30 s: none cut, each equal to an undisturbed run."""
+    changed = [0.0]
+
+    async def change() -> None:
+        await asyncio.sleep(3)
+        await asyncio.to_thread(running.apply, 1)
+        changed[0] = time.monotonic()
+
+    tokens = prompts(8, 64, 4)
+    output_len = 1400
+    answers = asyncio.run(streams(running.url, tokens, output_len, change))
+    outlived = min(a.sent + a.ended for a in answers) - changed[0]
+    running.wait("one engine", lambda: len(running.pids("Engine")) == 1 and running.live_engines() == 1)
+    undisturbed = asyncio.run(streams(running.url, tokens, output_len))
+    equal = sum(a.text == b.text for a, b in zip(answers, undisturbed, strict=True))
+    drive.report(
+        "2 → 1 replicas under 8 streams",
+        {
+            **Counter(map(outcome, answers)),
+            "replicas that had streams": len({a.route.get("replica") for a in answers}),
+            "shortest stream outlives the change by, s": outlived,
+            "equal to the undisturbed run": equal,
+        },
+    )
+    running.apply(2)
+    running.wait("two live engines", lambda: running.live_engines() == 2)
+    return equal == len(answers) and outlived > 30
+
+
+PARTS: dict[str, Callable[[Service], bool]] = {
+    "engine": engine,
+    "gateway": gateway,
+    "controller": controller,
+    "scale_down": scale_down,
+}
+
+
+def main() -> None:
+    parser = drive.arguments(__doc__ or "")
+    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
+    parts = parser.parse_args().parts
+    with service() as running:
+        kept = {part: PARTS[part](running) for part in parts}
+    if not all(kept.values()):
+        raise SystemExit(f"promises not kept: {', '.join(part for part, good in kept.items() if not good)}")
+
+
+if __name__ == "__main__":
+    main()
