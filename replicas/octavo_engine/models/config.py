@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Family(StrEnum):
@@ -84,6 +86,6 @@ class ModelConfig:
         embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * hidden
         return self.num_layers * layer + embeddings + hidden
 
-    def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
+    def block_bytes(self, block_size: int, dtype: "torch.dtype") -> int:
         """Bytes of one block of KV cache: keys and values of ``block_size`` tokens in all layers."""
         return self.num_layers * 2 * self.num_kv_heads * block_size * self.head_dim * dtype.itemsize

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from octavo_api.errors import ModelError
 from octavo_api.model_source import Format, ModelFiles
 from octavo_engine.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
 
 Shape = tuple[int, ...]
 
@@ -23,7 +24,7 @@ class Checkpoint(Protocol):
     config: ModelConfig
     shapes: Mapping[str, Shape]
 
-    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor: ...
+    def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor": ...
 
     def fingerprint(self) -> str:
         """Returns a digest of what the files say: equal wherever the same files lie, different for others."""

@@ -1,14 +1,16 @@
 """A GGUF file as a checkpoint: names mapped, llama's permuted query and key rows put back."""
 
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from octavo_engine.models.config import Family
 from octavo_engine.models.gguf_config import ROPE_FREQS, config_from_gguf
 from octavo_engine.weights.checkpoint import Shape
 from octavo_engine.weights.fingerprint import fingerprint
 from octavo_engine.weights.gguf_file import GgufFile
+
+if TYPE_CHECKING:
+    import torch
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -32,12 +34,14 @@ class GgufCheckpoint:
         self._file = GgufFile(path)
         factors: tuple[float, ...] = ()
         if ROPE_FREQS in self._file.tensors:
+            import torch
+
             factors = tuple(self._file.read(ROPE_FREQS, torch.float32).tolist())
         self.config = config_from_gguf(self._file.metadata, self._file.tensors.keys(), factors, where=str(path))
         self._names = {hf_name(name): name for name in self._file.tensors if name != ROPE_FREQS}
         self.shapes: dict[str, Shape] = {new: self._file.tensors[old].shape for new, old in self._names.items()}
 
-    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+    def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor":
         tensor = self._file.read(self._names[name], dtype)
         if self.config.family is Family.QWEN2:
             return tensor
@@ -62,7 +66,7 @@ def hf_name(name: str) -> str:
     return name
 
 
-def _interleaved_to_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+def _interleaved_to_halves(tensor: "torch.Tensor", heads: int) -> "torch.Tensor":
     """Undoes ``permute`` of llama.cpp's converter: pairs of rows ``(2i, 2i+1)`` become rows ``(i, i + head/2)``."""
     rows = tensor.shape[0]
     pairs = tensor.view(heads, rows // heads // 2, 2, *tensor.shape[1:])

@@ -9,14 +9,16 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
-import torch
 from gguf.quants import dequantize
 
 from octavo_api.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
 
 _SLICE_ELEMENTS = 1 << 22
 """Dequantised at once, so that temporaries stay small beside the weights."""
@@ -68,8 +70,10 @@ class GgufFile:
         start = -(-cursor.offset // alignment) * alignment
         self.tensors = {header[0]: self._tensor(*header, start=start) for header in headers}
 
-    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+    def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor":
         """Returns a new tensor with the dequantised values in ``dtype``."""
+        import torch
+
         tensor = self.tensors[name]
         raw = self._data[tensor.offset : tensor.offset + tensor.nbytes]
         rows = math.prod(tensor.shape[:-1])

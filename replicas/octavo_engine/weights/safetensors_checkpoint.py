@@ -1,14 +1,17 @@
 """A folder of safetensors files as a checkpoint: one file, or shards under ``model.safetensors.index.json``."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from octavo_api.errors import ModelError
 from octavo_engine.models.hf_config import config_from_folder, read_json
 from octavo_engine.weights.checkpoint import Shape
 from octavo_engine.weights.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    import torch
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -23,25 +26,29 @@ class SafetensorsCheckpoint:
         self.config = config_from_folder(folder)
         self._files = _files(folder)
         self.shapes: dict[str, Shape] = {}
-        self._homes: dict[str, safe_open] = {}
+        self._homes: dict[str, Path] = {}
+        self._open_files: dict[Path, safe_open] = {}
         for file in self._files:
             self._read_header(file)
 
-    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        return self._homes[name].get_tensor(name).to(dtype, copy=True)
+    def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor":
+        home = self._homes[name]
+        if home not in self._open_files:
+            self._open_files[home] = _open(home, "pt")
+        return self._open_files[home].get_tensor(name).to(dtype, copy=True)
 
     def fingerprint(self) -> str:
         return fingerprint([self.path / "config.json", *self._files])
 
     def _read_header(self, path: Path) -> None:
-        file = _open(path)
+        file = _open(path, "numpy")  # "pt" would load torch, which headers do not need
         for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
             piece = file.get_slice(name)
             if piece.get_dtype() not in _FLOATS:
                 raise ModelError(f"{path}: {name}: got {piece.get_dtype()}, allowed: {', '.join(_FLOATS)}")
             if name in self._homes:
                 raise ModelError(f"{path}: {name}: another file holds it too")
-            self._homes[name] = file
+            self._homes[name] = path
             self.shapes[name] = tuple(piece.get_shape())
 
 
@@ -63,8 +70,8 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _open(path: Path) -> safe_open:
+def _open(path: Path, framework: str) -> safe_open:
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework=framework)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: truncated or broken: {error}") from error
