@@ -1,12 +1,53 @@
-"""Which requests are taken at all."""
+"""Which requests are taken at all, and what they are when they begin."""
 
-from octavo_api.blocks import BlockHash, chain_hashes, next_hash
+from octavo_api.blocks import BlockHash, chain_hashes, next_hash, root_hash
 from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
-from octavo_api.sampling import SamplingParams
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.core.request import NewRequest
+from octavo_engine.core.queue import OrderPolicy
+from octavo_engine.core.request import NewRequest, Request, Sequence
+from octavo_engine.core.stopping import StopRule
 
 _MAX_TOKEN_ID = 2**31 - 1
+
+
+def build_request(
+    new: NewRequest, config: CoreConfig, *, order: OrderPolicy, arrival: int, drawn_seed: int, now: float
+) -> Request:
+    """Returns the request with its leader, ``max_tokens`` and ``seed`` set.
+
+    Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded`` where it could never be served.
+    """
+    max_tokens = resolve_max_tokens(new, config)
+    seed = drawn_seed if new.sampling.seed is None else new.sampling.seed
+    sampling = new.sampling.with_(max_tokens=max_tokens, seed=seed)
+    root = root_hash(
+        model_key=config.model_key,
+        kv_dtype=config.kv_dtype,
+        block_size=config.block_size,
+        cache_salt=new.cache_salt,
+    )
+    prompt_len = len(new.token_ids)
+    request = Request(
+        id=new.request_id,
+        sampling=sampling,
+        stop=StopRule.of(sampling, config.eos_token_ids),
+        arrival=arrival,
+        arrived_at=now,
+        root=root,
+        next_prompt_logprob=prompt_len if sampling.prompt_logprobs is None else 1,
+    )
+    request.leader = request.sequences[0] = Sequence(
+        request=request,
+        choice=0,
+        key=order.key(new.priority, arrival, 0),
+        tokens=list(new.token_ids),
+        prompt_len=prompt_len,
+        max_len=prompt_len + max_tokens,
+        hashes=resolve_hashes(new, root, config) if config.enable_prefix_caching else [],
+        choices=(0,),
+        unforked=tuple(range(1, sampling.n)),
+    )
+    return request
 
 
 def resolve_max_tokens(new: NewRequest, config: CoreConfig) -> int:
@@ -32,12 +73,6 @@ def resolve_max_tokens(new: NewRequest, config: CoreConfig) -> int:
         allowed = f"{config.capacity_tokens} (the replica's whole KV cache)"
         raise CacheCapacityExceeded(f"{param}: got {given}, allowed: {allowed}", param=param)
     return wanted or min(config.max_model_len, config.capacity_tokens) - prompt_len
-
-
-def resolve_sampling(new: NewRequest, config: CoreConfig, *, drawn_seed: int) -> SamplingParams:
-    """Returns the request's sampling with ``max_tokens`` and ``seed`` set."""
-    seed = drawn_seed if new.sampling.seed is None else new.sampling.seed
-    return new.sampling.with_(max_tokens=resolve_max_tokens(new, config), seed=seed)
 
 
 def resolve_hashes(new: NewRequest, root: BlockHash, config: CoreConfig) -> list[BlockHash]:

@@ -12,7 +12,6 @@ class Totals:
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     prompt_tokens: int = 0
-    generation_tokens: int = 0
     steps: int = 0
 
 

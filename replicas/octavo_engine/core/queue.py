@@ -10,7 +10,7 @@ from octavo_engine.core.request import OrderKey, Sequence
 
 
 class OrderPolicy(Protocol):
-    """In which order sequences wait, run, and are preempted (from behind)."""
+    """In which order sequences wait and run, and from whose end they are preempted."""
 
     def key(self, priority: int, arrival: int, choice: int) -> OrderKey: ...
 

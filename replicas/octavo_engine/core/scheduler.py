@@ -65,9 +65,9 @@ class Scheduler:
         if self.rows.num_used < len(self.running):
             self.running = [seq for seq in self.running if seq.row is not None]
         step = self.steps.new(self._budget)
-        enough_blocks = self._decode(step)
+        self._decode(step)
         self._prefill(step)
-        if enough_blocks:
+        if not step.num_preempted and not step.num_short:
             self._admit(step, now)
         if not step.work:
             return None
@@ -77,36 +77,58 @@ class Scheduler:
         self._totals.steps += 1
         return step.plan()
 
-    def _decode(self, step: Step) -> bool:
-        """Gives one token to everyone that lacks one; says whether there were blocks enough for all."""
+    def enqueue(self, seq: Sequence) -> None:
+        """Takes the leader of a new request."""
+        self.num_unadmitted += 1
+        self._wait(seq)
+
+    def start_fork(self, leader: Sequence, fork: Sequence) -> None:
+        """Lets a choice with its first token run on the prompt's blocks if a row is free; else it waits, in front."""
+        fork.num_tokens = len(fork.tokens)
+        if self.rows.num_free:
+            self.kv.fork(leader, fork)
+            self._start(fork)
+        else:
+            fork.num_lost_tokens = fork.prompt_len
+            self._wait(fork)
+
+    def remove(self, seq: Sequence) -> None:
+        """Ends a sequence, wherever it is."""
+        if seq.row is None:
+            self.waiting.discard(seq)
+        else:
+            self.kv.release(seq)
+            self._leave(seq)
+
+    def _decode(self, step: Step) -> None:
+        """Gives one token to everyone that lacks one; notes who lacks more."""
         self._prefilling.clear()
-        num_waiting = num_preempted = 0
         for index, seq in enumerate(self.running):  # victims are at or behind `index`: the iteration stays valid
             missing = seq.num_tokens - seq.num_computed_tokens
             if missing > 1:
                 self._prefilling.append(seq)
-                continue
-            if missing == 0 or seq.num_tokens == seq.max_len:
-                continue
-            new_block_ids: tuple[int, ...] = ()
-            if seq.num_computed_tokens == seq.writable_until:
-                while (extended := self.kv.extend(seq, step)) is None:
-                    if self.kv.num_returning > num_waiting:
-                        num_waiting += 1
-                        break
-                    victim = self.running.pop(self._victims.choose(self.running, index))
-                    self._preempt(victim)
-                    num_preempted += 1
-                    if victim is seq:
-                        break
-                if extended is None:
-                    continue
-                if seq.joined:
-                    new_block_ids = extended
-                else:
+            elif missing == 0 or seq.num_tokens == seq.max_len:
+                continue  # what it lacks, plans in flight will bring
+            elif seq.num_computed_tokens < seq.writable_until:
+                step.add(seq, 1)
+            elif (new_block_ids := self._make_room(seq, index, step)) is not None:
+                if not seq.joined:
                     step.join(seq)
-            step.add(seq, 1, new_block_ids)
-        return not num_waiting and not num_preempted
+                    new_block_ids = ()
+                step.add(seq, 1, new_block_ids)
+
+    def _make_room(self, seq: Sequence, index: int, step: Step) -> tuple[int, ...] | None:
+        """Makes the next position writable, at the cost of others if it must; None if not in this step."""
+        while (new_block_ids := self.kv.extend(seq, step)) is None:
+            if self.kv.num_returning > step.num_short:
+                step.num_short += 1
+                return None
+            victim = self.running.pop(self._victims.choose(self.running, index))
+            self._preempt(victim)
+            step.num_preempted += 1
+            if victim is seq:
+                return None
+        return new_block_ids
 
     def _prefill(self, step: Step) -> None:
         for seq in self._prefilling:
@@ -122,7 +144,7 @@ class Scheduler:
             self.waiting.discard(seq)
             self.kv.admit(seq, hit)
             self._account(seq, now)
-            self.start(seq)
+            self._start(seq)
             step.join(seq)
             step.add(seq, min(seq.num_tokens - seq.num_computed_tokens, self._chunk_size, step.budget))
             self._prefilling.append(seq)
@@ -130,7 +152,7 @@ class Scheduler:
     def _preempt(self, seq: Sequence) -> None:
         self._preemption.vacate(seq, self.kv)
         self._leave(seq)
-        self.wait(seq)
+        self._wait(seq)
         seq.request.num_preemptions += 1
         self._totals.num_preemptions += 1
 
@@ -148,22 +170,13 @@ class Scheduler:
                 self._totals.prefix_cache_hits += hit_tokens
         self._totals.recomputed_tokens += max(0, seq.num_lost_tokens - hit_tokens)
 
-    def start(self, seq: Sequence) -> None:
-        """Takes a row for a sequence that has blocks; there must be a free one."""
+    def _wait(self, seq: Sequence) -> None:
+        self.waiting.push(seq, self.kv.uncached_tokens(seq))
+
+    def _start(self, seq: Sequence) -> None:
         seq.row = self.rows.take()
         seq.joined = False
         insort(self.running, seq, key=_KEY)
-
-    def wait(self, seq: Sequence) -> None:
-        self.waiting.push(seq, self.kv.uncached_tokens(seq))
-
-    def remove(self, seq: Sequence) -> None:
-        """Ends a sequence, wherever it is."""
-        if seq.row is None:
-            self.waiting.discard(seq)
-        else:
-            self.kv.release(seq)
-            self._leave(seq)
 
     def _leave(self, seq: Sequence) -> None:
         assert seq.row is not None

@@ -11,7 +11,19 @@ from octavo_engine.core.request import Sequence
 class Step:
     """A plan in the making, then in flight: its parts, for whom they are, and what may be let go once it is done."""
 
-    __slots__ = ("budget", "by_row", "copies", "id", "joins", "leaves", "num_samples", "released", "work")
+    __slots__ = (
+        "budget",
+        "by_row",
+        "copies",
+        "id",
+        "joins",
+        "leaves",
+        "num_preempted",
+        "num_samples",
+        "num_short",
+        "released",
+        "work",
+    )
 
     def __init__(self, step_id: int, budget: int) -> None:
         self.id = step_id
@@ -23,6 +35,9 @@ class Step:
         self.by_row: dict[int, tuple[Sequence, int]] = {}
         """Row to sequence and its epoch, in the order of ``work``."""
         self.num_samples = 0
+        self.num_preempted = 0
+        self.num_short = 0
+        """Sequences left out because the block they need comes back with the commit of an earlier plan."""
         self.released: list[Block] = []
         """Blocks that were given up while this plan, the last to touch them, was in flight."""
 

@@ -295,6 +295,7 @@ class Session:
         self.runner.lenient = True
         self.runner.broken_rows.update(work.row for work in plan.work)
         self.core.fail_step(plan.step_id, EngineFailure(message), self.now)
+        self.collect()
 
     def turn(self):
         """Plans as far ahead as allowed, commits one plan; returns the newest plan made."""

@@ -1,0 +1,156 @@
+"""How the choices of requests gain tokens, fork and end, and what is told of it."""
+
+from collections import abc
+from heapq import heappop, heappush
+
+from octavo_api.errors import DeadlineExceeded, RequestError
+from octavo_engine.core.plan import Logprobs, Sampled
+from octavo_engine.core.request import Request, RequestOutput, Sequence
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.stopping import Finish, FinishReason
+
+_SMOOTHING = 0.2
+
+
+class Lifecycle:
+    """All requests that have not ended. ``end`` is the one way out, so that each choice ends exactly once.
+
+    A request's leader computes the prompt. Choices fork from it when their first tokens are sampled; until then it
+    goes on even if its own choice has ended.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.requests: dict[abc.Hashable, Request] = {}
+        self.outputs: list[RequestOutput] = []
+        self.now = 0.0
+        self.num_generated_tokens = 0
+        self.seconds_per_end = 0.0
+        """Smoothed time between ends of requests: how often a place in the queue comes free."""
+        self._scheduler = scheduler
+        self._deadlines: list[tuple[float, int, abc.Hashable]] = []
+        self._last_end: float | None = None
+
+    def begin(self, request: Request, deadline: float | None) -> None:
+        self.requests[request.id] = request
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, request.arrival, request.id))
+        self._scheduler.enqueue(request.leader)
+
+    def append(self, seq: Sequence, sampled: Sampled) -> None:
+        """Gives a sequence the token that was sampled for it, and ends its choice if that was the last."""
+        request, token_id = seq.request, sampled.token_id
+        seq.tokens.append(token_id)
+        self.num_generated_tokens += 1
+        if request.first_token_at is None:
+            request.first_token_at = self.now
+        logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
+        finish = request.stop.check(token_id, len(seq.tokens) - seq.prompt_len)
+        if finish is None:
+            self._tell(request, seq.choice, (token_id,), logprobs)
+        else:
+            self.end(request, seq.choice, finish, token_ids=(token_id,), logprobs=logprobs)
+
+    def fork(self, leader: Sequence, sampled: Sampled) -> None:
+        """Makes a choice a sequence of its own, with the first token that was sampled for it."""
+        request = leader.request
+        fork = leader.fork(sampled.choice)
+        request.sequences[fork.choice] = fork
+        leader.unforked = _without(leader.unforked, fork.choice)
+        self.append(fork, sampled)
+        if fork.choice in request.sequences:
+            self._scheduler.start_fork(leader, fork)
+        self._drop_idle(leader)
+
+    def append_prompt_logprobs(self, request: Request, first: int, entries: tuple[Logprobs, ...]) -> None:
+        """Hands on the entries of prompt positions from ``first``, but for those handed on before a preemption."""
+        due = entries[request.next_prompt_logprob - first :]
+        request.next_prompt_logprob += len(due)
+        if due and 0 in request.sequences:
+            self._tell(request, 0, prompt_logprobs=due)
+
+    def end(
+        self,
+        request: Request,
+        choice: int,
+        finish: Finish,
+        *,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[Logprobs, ...] = (),
+        error: RequestError | None = None,
+    ) -> None:
+        """Ends a choice that has not ended, whatever state it is in."""
+        leader = request.leader
+        seq = request.sequences.pop(choice, None)
+        if seq is None:
+            leader.unforked = _without(leader.unforked, choice)
+        elif seq is leader:
+            leader.choices = ()
+        else:
+            self._scheduler.remove(seq)
+        self._drop_idle(leader)
+        last = not request.live_choices
+        if last:
+            self._forget(request)
+        self._tell(request, choice, token_ids, logprobs, finish=finish, error=error, last=last)
+
+    def fail(self, request: Request, error: RequestError) -> None:
+        """Ends all choices that have not ended with ``error``."""
+        for choice in request.live_choices:
+            self.end(request, choice, Finish(FinishReason.ERROR), error=error)
+
+    def expire(self) -> None:
+        """Ends what is past its deadline."""
+        while self._deadlines and self._deadlines[0][0] <= self.now:
+            deadline, arrival, request_id = heappop(self._deadlines)
+            request = self.requests.get(request_id)
+            if request is not None and request.arrival == arrival:
+                state = "queued" if request.admitted_at is None else "running"
+                allowed = deadline - request.arrived_at
+                self.fail(request, DeadlineExceeded(f"deadline: {allowed:.3g} s after arrival, passed while {state}"))
+
+    def take_outputs(self) -> list[RequestOutput]:
+        outputs, self.outputs = self.outputs, []
+        return outputs
+
+    def _drop_idle(self, leader: Sequence) -> None:
+        if not leader.choices and not leader.unforked:
+            self._scheduler.remove(leader)
+
+    def _forget(self, request: Request) -> None:
+        del self.requests[request.id]
+        if request.admitted_at is None:
+            self._scheduler.num_unadmitted -= 1
+        if self._last_end is not None:
+            self.seconds_per_end += _SMOOTHING * (self.now - self._last_end - self.seconds_per_end)
+        self._last_end = self.now
+
+    def _tell(
+        self,
+        request: Request,
+        choice: int,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[Logprobs, ...] = (),
+        prompt_logprobs: tuple[Logprobs, ...] = (),
+        finish: Finish | None = None,
+        error: RequestError | None = None,
+        last: bool = False,
+    ) -> None:
+        cached_tokens, request.unreported_cached_tokens = request.unreported_cached_tokens, None
+        self.outputs.append(
+            RequestOutput(
+                request.id,
+                choice,
+                token_ids,
+                logprobs,
+                prompt_logprobs,
+                None if finish is None else finish.reason,
+                None if finish is None else finish.stop_token_id,
+                cached_tokens,
+                error,
+                request.timing(self.now) if last else None,
+            )
+        )
+
+
+def _without(choices: tuple[int, ...], choice: int) -> tuple[int, ...]:
+    return tuple([other for other in choices if other != choice])

@@ -1,0 +1,211 @@
+"""How a choice ends: once, for the right reason, with nothing left behind."""
+
+import pytest
+
+from octavo_api.errors import DeadlineExceeded, EngineFailure
+from octavo_api.sampling import SamplingParams
+from octavo_engine.core.plan import StepOutput
+from octavo_engine.core.request import FinishReason
+from octavo_engine.core.stopping import Finish, StopRule
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("token", "count", "options", "expected"),
+    [
+        (2, 1, {}, Finish(STOP)),
+        (3, 1, {}, None),
+        (3, 5, {}, Finish(LENGTH)),
+        (2, 5, {}, Finish(STOP)),
+        (9, 5, {}, Finish(STOP, 9)),
+        (9, 1, {}, Finish(STOP, 9)),
+        (2, 1, {"stop_token_ids": (2,)}, Finish(STOP)),
+        (2, 1, {"ignore_eos": True}, None),
+        (2, 5, {"ignore_eos": True}, Finish(LENGTH)),
+        (2, 1, {"ignore_eos": True, "stop_token_ids": (2,)}, Finish(STOP, 2)),
+        (2, 2, {"min_tokens": 3}, None),
+        (9, 2, {"min_tokens": 3}, None),
+        (2, 3, {"min_tokens": 3}, Finish(STOP)),
+        (2, 5, {"min_tokens": 5}, Finish(STOP)),
+        (3, 5, {"min_tokens": 5}, Finish(LENGTH)),
+    ],
+)
+def test_end_token_before_stop_token_before_length(token, count, options, expected):
+    sampling = SamplingParams(**{"max_tokens": 5, "stop_token_ids": (9,), **options})
+    assert StopRule.of(sampling, frozenset({2})).check(token, count) == expected
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_an_end_token_ends_the_choice_and_is_its_last_token(harness, create_core, steps_in_flight):
+    tokens = harness.prompt(6)
+    free = harness.expected_output(harness.new_request("r", tokens, max_tokens=12))
+    core = create_core(eos_token_ids=frozenset({free[5]}), steps_in_flight=steps_in_flight)
+    session = harness.run_to_completion(core, [harness.new_request("r", tokens, max_tokens=12, ignore_eos=False)])
+    assert session.outputs["r", 0] == free[:6]
+    assert (session.finished["r", 0].finish_reason, session.finished["r", 0].stop_token_id) == (STOP, None)
+
+
+def test_a_stop_token_is_named(harness, create_core):
+    tokens = harness.prompt(6)
+    free = harness.expected_output(harness.new_request("r", tokens))
+    session = harness.run_to_completion(create_core(), [harness.new_request("r", tokens, stop_token_ids=(free[2],))])
+    assert session.outputs["r", 0] == free[:3]
+    assert (session.finished["r", 0].finish_reason, session.finished["r", 0].stop_token_id) == (STOP, free[2])
+
+
+def test_logprobs_come_with_their_tokens(harness, create_core):
+    session = harness.run_to_completion(create_core(), [harness.new_request("r", harness.prompt(5), logprobs=0)])
+    for output in session.by_choice["r", 0]:
+        assert [entry.token_id for entry in output.logprobs] == list(output.token_ids)
+
+
+STATES = ["waiting", "mid-chunk", "running", "preempted", "in flight", "forking"]
+
+
+def bring_to(session, state, request_id):
+    """Leaves the request in ``state``."""
+    core = session.core
+    if state == "waiting":
+        return
+    if state == "forking":
+        while not any(work.choices for plan, _ in session.plans for work in plan.work):
+            if session.plans:
+                session.commit()
+                session.collect()
+            session.schedule()
+        return
+    turns = {"mid-chunk": 1, "running": 6, "preempted": 6, "in flight": 6}[state]
+    for _ in range(turns):
+        session.turn()
+    if state == "preempted":
+        while session.force_preemption():
+            pass
+        assert core.load().num_requests_waiting > 0
+    if state == "in flight":
+        while len(session.plans) < session.depth:
+            session.schedule()
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("how", ["abort", "deadline"])
+def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(harness, create_core, how, state, n, steps_in_flight):
+    core = create_core(steps_in_flight=steps_in_flight, long_prefill_token_threshold=4)
+    new = harness.new_request("r", harness.prompt(17), n=n, max_tokens=30, deadline=100.0)
+    session = harness.Session(core).add(new)
+    bring_to(session, state, "r")
+    if how == "abort":
+        core.abort("r")
+        core.abort("r")
+    else:
+        session.now = 100.0
+    other = harness.new_request("other", harness.prompt(9, 8))
+    session.add(other).run().assert_idle()
+    assert session.outputs["other", 0] == harness.expected_output(other)
+    for choice in range(n):
+        end = session.finished["r", choice]
+        assert end.finish_reason is (FinishReason.ABORT if how == "abort" else FinishReason.ERROR)
+        assert how == "abort" or isinstance(end.error, DeadlineExceeded)
+    assert len(session.timings("r")) == 1
+    core.abort("r")
+    core.abort("never heard of", 3)
+    assert core.take_outputs() == []
+
+
+def test_a_deadline_says_how_long_was_allowed(harness, create_core):
+    session = harness.Session(create_core())
+    session.now = 50.0
+    session.add(harness.new_request("r", harness.prompt(5), deadline=52.5, max_tokens=100)).run()
+    assert session.finished["r", 0].error.message == "deadline: 2.5 s after arrival, passed while running"
+    assert session.finished["r", 0].error.http_status == 504
+
+
+def test_a_deadline_of_an_earlier_request_with_the_same_id_means_nothing(harness, create_core):
+    session = harness.Session(create_core())
+    session.add(harness.new_request("r", harness.prompt(5), deadline=10.0, max_tokens=2)).run()
+    session.finished.clear()
+    session.by_choice.clear()
+    session.now = 9.0
+    session.add(harness.new_request("r", harness.prompt(5), max_tokens=8)).run().assert_idle()
+    assert session.finished["r", 0].finish_reason is LENGTH
+
+
+def test_ids_that_are_prefixes_of_each_other_are_different_requests(harness, create_core):
+    requests = [harness.new_request(i, harness.prompt(5, 1)) for i in ("1", "10", "1_0", "0_1", 1)]
+    session = harness.Session(create_core()).add(*requests)
+    session.turn()
+    session.core.abort("1")
+    session.run().assert_idle()
+    assert session.finished["1", 0].finish_reason is FinishReason.ABORT
+    harness.assert_expected(session, requests[1:])
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_abort_with_the_last_token_in_flight_gives_one_end(harness, create_core, steps_in_flight):
+    session = harness.Session(create_core(steps_in_flight=steps_in_flight))
+    session.add(harness.new_request("r", harness.prompt(5), max_tokens=1))
+    session.schedule()
+    session.core.abort("r")
+    session.commit()
+    session.collect()
+    session.assert_idle()
+    assert session.finished["r", 0].finish_reason is FinishReason.ABORT
+    assert session.outputs["r", 0] == []
+
+
+def test_a_failed_step_ends_its_requests_and_no_other(harness, create_core):
+    core = create_core(max_num_seqs=2)
+    requests = harness.create_requests(3, length=9)
+    session = harness.Session(core).add(*requests)
+    session.turn()
+    session.schedule()
+    held = core.num_cached_blocks
+    session.fail("device lost")
+    session.run().assert_idle()
+    for i in (0, 1):
+        assert session.finished[i, 0].finish_reason is FinishReason.ERROR
+        assert session.finished[i, 0].error.message == "device lost"
+    harness.assert_expected(session, requests[2:])
+    assert core.num_cached_blocks >= held
+
+
+def test_a_failed_first_chunk_publishes_nothing(harness, create_core):
+    core = create_core()
+    session = harness.Session(core).add(*harness.create_requests(1, length=16, n=3))
+    session.schedule()
+    session.fail()
+    session.run().assert_idle()
+    assert core.num_cached_blocks == 0
+    assert len(session.finished) == 3
+
+
+def test_leaves_of_a_failed_step_are_told_again(harness, create_core):
+    core = create_core(max_num_seqs=2)
+    session = harness.Session(core).add(*harness.create_requests(1, max_tokens=1))
+    session.turn()
+    session.add(*harness.create_requests(1, first_id=1, max_tokens=4))
+    assert session.schedule().leaves == (0,)
+    session.fail()
+    session.add(*harness.create_requests(1, first_id=2))
+    assert 0 in session.schedule().leaves
+    session.run().assert_idle()
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_a_row_that_fails_alone_ends_its_request_alone(harness, create_core, steps_in_flight):
+    core = create_core(steps_in_flight=steps_in_flight)
+    requests = harness.create_requests(3)
+    session = harness.Session(core).add(*requests)
+    session.turn()
+    while len(session.plans) < steps_in_flight:
+        session.schedule()
+    plan, _ = session.plans.popleft()
+    output = session.runner.execute(plan)
+    row = plan.work[1].row
+    sampled = tuple(s for s in output.sampled if s.row != row)
+    core.commit(StepOutput(plan.step_id, sampled, failed={row: "logits were not finite"}), session.now)
+    session.run().assert_idle()
+    assert isinstance(session.finished[1, 0].error, EngineFailure)
+    harness.assert_expected(session, [requests[0], requests[2]])

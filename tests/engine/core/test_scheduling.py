@@ -1,0 +1,157 @@
+"""Who gets how many tokens of a step."""
+
+import pytest
+
+from octavo_api.settings import SchedulingPolicy
+from octavo_engine.core.plan import StepOutput
+
+
+def test_decodes_go_first_and_a_long_prompt_takes_what_is_left(harness, create_core):
+    core = create_core(max_num_batched_tokens=32, long_prefill_token_threshold=16, num_blocks=512)
+    session = harness.Session(core).add(*harness.create_requests(8, length=4, max_tokens=100))
+    session.turn()
+    session.add(harness.new_request("long", harness.prompt(320), max_tokens=1))
+    for _ in range(20):
+        plan = session.turn()
+        assert [work.count for work in plan.work] == [1] * 8 + [16]
+    session.run().assert_idle()
+
+
+def test_decodes_are_not_stalled_by_an_unfinished_prompt_that_came_first(harness, create_core):
+    core = create_core(max_num_batched_tokens=16, num_blocks=512, scheduling_policy=SchedulingPolicy.PRIORITY)
+    session = harness.Session(core)
+    session.add(harness.new_request("short", harness.prompt(3), priority=5, max_tokens=50))
+    session.turn()
+    session.add(harness.new_request("long", harness.prompt(300), priority=0, max_tokens=1))
+    for _ in range(19):
+        before = len(session.outputs["short", 0])
+        session.turn()
+        assert len(session.outputs["short", 0]) == before + 1
+
+
+def test_short_prompts_behind_a_long_one_start_in_the_same_step(harness, create_core):
+    core = create_core(max_num_batched_tokens=64, long_prefill_token_threshold=16, num_blocks=512)
+    session = harness.Session(core).add(harness.new_request("long", harness.prompt(640), max_tokens=1))
+    session.add(*harness.create_requests(4, length=10, max_tokens=3))
+    session.turn()
+    assert all(len(session.outputs[i, 0]) == 1 for i in range(4))
+    session.run().assert_idle()
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [(0, [64, 36]), (30, [30, 30, 30, 10]), (100, [64, 36])])
+def test_chunks_are_bounded_by_threshold_and_budget(harness, create_core, threshold, expected):
+    core = create_core(long_prefill_token_threshold=threshold)
+    session = harness.Session(core).add(harness.new_request("r", harness.prompt(100), max_tokens=1))
+    plans = []
+    while core.has_unfinished:
+        plans.append(session.turn())
+    assert [plan.num_tokens for plan in plans] == expected
+    assert [len(work.choices) for plan in plans for work in plan.work] == [0] * (len(expected) - 1) + [1]
+
+
+def test_a_new_chunk_size_counts_from_the_next_plan(harness, create_core):
+    core = create_core(long_prefill_token_threshold=8)
+    session = harness.Session(core).add(harness.new_request("r", harness.prompt(100), max_tokens=1))
+    assert session.turn().num_tokens == 8
+    core.reconfigure(long_prefill_token_threshold=20, max_num_queued_reqs=3)
+    assert session.turn().num_tokens == 20
+    session.run().assert_idle()
+
+
+def test_a_prompt_waits_until_all_of_it_has_room(harness, create_core):
+    core = create_core(num_blocks=8, long_prefill_token_threshold=4)
+    session = harness.Session(core).add(harness.new_request("first", harness.prompt(20, 1), max_tokens=2))
+    session.add(harness.new_request("second", harness.prompt(16, 2), max_tokens=2))
+    session.turn()
+    load = core.load()
+    assert (load.num_requests_running, load.num_requests_waiting, load.kv_blocks_pinned) == (1, 1, 5)
+    session.run().assert_idle()
+    assert core.load().num_preemptions_total == 0
+
+
+def test_what_does_not_fit_holds_back_those_behind_it(harness, create_core):
+    core = create_core(num_blocks=8)
+    session = harness.Session(core).add(harness.new_request("a", harness.prompt(12, 1), max_tokens=4))
+    session.turn()
+    session.add(harness.new_request("wide", harness.prompt(24, 2), max_tokens=4))
+    session.add(harness.new_request("narrow", harness.prompt(4, 3), max_tokens=4))
+    session.turn()
+    assert core.load().num_requests_waiting == 2
+    joins = []
+    while core.has_unfinished:
+        plan = session.turn()
+        joins.extend(len(join.token_ids) for join in plan.joins)
+    assert joins[:2] == [24, 4]
+
+
+def test_waiting_requests_start_by_priority_then_arrival(harness, create_core):
+    core = create_core(max_num_seqs=1, scheduling_policy=SchedulingPolicy.PRIORITY)
+    session = harness.Session(core)
+    for name, priority in [("c", 5), ("a", -1), ("d", 5), ("b", 0)]:
+        session.add(harness.new_request(name, harness.prompt(4), priority=priority, max_tokens=2))
+    session.run().assert_idle()
+    assert [key[0] for key in session.by_choice] == ["a", "b", "c", "d"]
+
+
+def test_first_come_first_served_ignores_priority(harness, create_core):
+    session = harness.Session(create_core(max_num_seqs=1))
+    for name, priority in [("a", 5), ("b", -1)]:
+        session.add(harness.new_request(name, harness.prompt(4), priority=priority, max_tokens=2))
+    session.run().assert_idle()
+    assert [key[0] for key in session.by_choice] == ["a", "b"]
+
+
+def test_rows_are_reused_in_the_plan_that_leaves_them(harness, create_core):
+    session = harness.Session(create_core(max_num_seqs=1)).add(*harness.create_requests(3, max_tokens=1))
+    first, second = session.turn(), session.turn()
+    assert first.leaves == ()
+    assert second.leaves == (first.joins[0].row,) == (second.joins[0].row,)
+    session.run().assert_idle()
+
+
+def test_nothing_to_do_is_no_plan(harness, create_core):
+    core = create_core(steps_in_flight=2)
+    assert core.schedule(0.0) is None
+    session = harness.Session(core).add(harness.new_request("r", harness.prompt(3), max_tokens=1))
+    assert session.schedule() is not None
+    assert session.schedule() is None, "the only token it may have is being sampled"
+    session.commit()
+    assert not core.has_unfinished
+
+
+def test_commits_come_in_the_order_of_plans(harness, create_core):
+    session = harness.Session(create_core(steps_in_flight=2)).add(*harness.create_requests(1))
+    first, second = session.schedule(), session.schedule()
+    outputs = [session.runner.execute(first), session.runner.execute(second)]
+    with pytest.raises(ValueError, match="step_id: got 1, allowed: the oldest step in flight, 0"):
+        session.core.commit(outputs[1], 0.0)
+    session.core.commit(outputs[0], 0.0)
+    session.core.commit(outputs[1], 0.0)
+    with pytest.raises(ValueError, match="None"):
+        session.core.commit(outputs[1], 0.0)
+
+
+def test_an_output_that_lacks_a_token_is_refused_and_the_step_can_still_fail(harness, create_core):
+    session = harness.Session(create_core()).add(*harness.create_requests(1))
+    plan = session.schedule()
+    with pytest.raises(ValueError, match="got 0 tokens"):
+        session.core.commit(StepOutput(plan.step_id, ()), 0.0)
+    session.fail()
+    session.run().assert_idle()
+
+
+def test_load_says_what_waits_and_what_is_left_to_compute(harness, create_core):
+    core = create_core(max_num_seqs=2, max_num_batched_tokens=20, num_blocks=128)
+    warm = harness.prompt(41, 9)
+    session = harness.Session(core).add(harness.new_request("w", warm, max_tokens=1)).run().assert_idle()
+    session.add(*harness.create_requests(2, length=100))
+    session.add(harness.new_request("warm", warm), harness.new_request("cold", harness.prompt(30, 77)))
+    session.turn()
+    load = core.load()
+    assert (load.num_requests_running, load.num_requests_waiting) == (1, 3)
+    assert load.running_prefill_tokens == 80
+    assert load.waiting_uncached_tokens == 100 + 1 + 30
+    assert load.step_tokens == 20
+    core.reset_prefix_cache()
+    assert core.load().waiting_uncached_tokens == 100 + 41 + 30
+    session.run().assert_idle()
