@@ -39,7 +39,8 @@ class ModelRunner:
         self._kernels = kernels
         self._block_size = block_size
         shape = (num_blocks, config.num_layers, 2, config.num_kv_heads, block_size, config.head_dim)
-        self.kv_cache = torch.zeros(shape, dtype=model.dtype)
+        # Not zeroed: that would touch every page at once, and nobody reads what was not written.
+        self.kv_cache = torch.empty(shape, dtype=model.dtype)
         self._rows = Rows(num_rows, max_model_len, block_size, config.vocab_size, eos_token_ids)
         self._sampler = Sampler(model, kernels, self._rows)
 

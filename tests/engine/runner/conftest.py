@@ -134,12 +134,9 @@ class Player:
     def play(self, requests: Iterable[tuple[list[int], SamplingParams]]) -> dict[tuple[int, int], Sequence]:
         for number, (prompt, sampling) in enumerate(requests):
             self.sequences.append(Sequence(number, len(prompt), sampling, 0, list(prompt), len(prompt)))
-        while self._make_plan() or self._in_flight:
-            while len(self._in_flight) >= self._depth:
+        while (made := self._make_plan()) or self._in_flight:
+            if not made or len(self._in_flight) >= self._depth:
                 self._execute()
-            if not self._unplanned():
-                while self._in_flight:
-                    self._execute()
         assert len(self._free_rows) + len(self._leaves) == NUM_ROWS
         return {(item.request, item.choice): item for item in self.sequences}
 
@@ -189,8 +186,7 @@ class Player:
 
     def _join(self, sequence: Sequence, copies: list[BlockCopy]) -> RowJoin:
         sequence.row = self._free_rows.pop(self._chance("row", 0, len(self._free_rows) - 1))
-        if partial := sequence.computed % BLOCK_SIZE:
-            assert partial
+        if sequence.computed % BLOCK_SIZE:
             source, target = sequence.blocks[-1], self._take_blocks(1)[0]
             copies.append(BlockCopy(source, target))
             sequence.blocks[-1] = target

@@ -6,7 +6,6 @@ import torch
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import BlockCopy, RowJoin, RowWork, StepPlan
 from octavo_engine.runner.sampler import NOT_FINITE
-from octavo_kernels.reference import ReferenceKernels
 
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=8)
 
@@ -17,7 +16,7 @@ def plan(*, leaves=(), copies=(), joins=(), work=()):
 
 def all_logits(runner, tokens):
     """Logits at each position, from a forward pass over blocks of its own."""
-    kernels = ReferenceKernels()
+    kernels = runner._kernels
     count = torch.tensor([len(tokens)], dtype=torch.int32)
     table = torch.arange(1900, 1912, dtype=torch.int32).view(1, -1)
     meta = kernels.plan_attention(

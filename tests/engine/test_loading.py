@@ -1,0 +1,248 @@
+"""Loading as a whole: a small random model from a folder, and the embedded one."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from octavo_api.errors import ConfigurationError, ModelError, NotEnoughMemory
+from octavo_api.model_source import EMBEDDED, locate
+from octavo_api.sampling import SamplingParams
+from octavo_api.settings import Dtype, EngineSettings
+from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
+from octavo_engine.loading import load_engine
+from octavo_engine.models.hf_config import config_from_folder
+from octavo_engine.models.llama import LlamaModel
+from octavo_engine.sizing import Machine
+from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+    "eos_token_id": [2, 5],
+}
+
+
+def write_model(folder: Path, seed: int = 0) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    noise = torch.Generator().manual_seed(seed)
+    shapes = LlamaModel.tensors(config_from_folder(folder))
+    save_file(
+        {name: torch.randn(shape, generator=noise) * 0.2 for name, shape in shapes.items()},
+        folder / "model.safetensors",
+    )
+    return folder
+
+
+def settings(**changes) -> EngineSettings:
+    return EngineSettings(**{"kv_cache_memory_bytes": 2**20, "num_threads": 2, **changes})
+
+
+def generate(engine, prompt: list[int], count: int) -> list[int]:
+    """Greedy tokens of one request, whose blocks are the first ones."""
+    blocks = tuple(range(-(-(len(prompt) + count) // engine.core_config.block_size)))
+    join = RowJoin(0, tuple(prompt), len(prompt), blocks, SamplingParams(temperature=0, seed=0), 0)
+    output, start, width = [], 0, len(prompt)
+    for step in range(count):
+        work = RowWork(0, start, width, choices=(0,))
+        plan = StepPlan(step, (0,) if step == 0 else (), (), (join,) if step == 0 else (), (work,))
+        (entry,) = engine.runner.execute(plan).sampled
+        output.append(entry.token_id)
+        start, width = len(prompt) + step, 1
+    return output
+
+
+def test_a_folder_becomes_an_engine_that_runs(tmp_path):
+    folder = write_model(tmp_path / "model")
+    heard: list[str] = []
+    engine = load_engine(
+        folder.as_uri(),
+        None,
+        settings(max_num_seqs=4),
+        num_cpus=2,
+        replicas_on_node=1,
+        memory_limit=None,
+        report=heard.append,
+    )
+    core = engine.core_config
+    assert (core.max_model_len, core.max_num_seqs, core.eos_token_ids) == (128, 4, {2, 5})
+    assert core.num_blocks == 2**20 // (2 * 2 * 16 * 32 * 4)
+    assert (core.model_key, core.kv_dtype) == (engine.model_key, engine.kv_dtype)
+    assert engine.vocab_size == 128
+    assert any("reading weights 2/2" in text for text in heard)
+    assert len(generate(engine, [3, 4, 5], 10)) == 10
+
+
+def test_model_key_follows_weights_and_dtype_and_not_the_place(tmp_path):
+    def key(folder: Path, **changes) -> str:
+        return load_engine(folder.as_uri(), None, settings(**changes)).model_key
+
+    first = write_model(tmp_path / "a")
+    assert key(first) == key(write_model(tmp_path / "b"))
+    assert key(first) != key(write_model(tmp_path / "c", seed=1))
+    assert key(first, dtype=Dtype.FLOAT32) != key(first, dtype=Dtype.BFLOAT16)
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("fpu avx512_bf16", "bfloat16"), ("fpu avx512f", "float32")])
+def test_dtype_auto_asks_the_processor(flags, expected, tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(f"flags : {flags}\n")
+    engine = load_engine(write_model(tmp_path / "m").as_uri(), None, settings(), machine=Machine(tmp_path))
+    assert engine.dtype == engine.kv_dtype == expected
+    assert str(engine.runner.kv_cache.dtype) == f"torch.{expected}"
+
+
+def test_refusals_name_what_to_change(tmp_path):
+    folder = write_model(tmp_path / "model").as_uri()
+    with pytest.raises(ModelError, match="no such file or folder"):
+        load_engine((tmp_path / "nothing").as_uri(), None, settings())
+    with pytest.raises(ConfigurationError, match="max_model_len: got 500, allowed: at most the model's 128"):
+        load_engine(folder, None, settings(max_model_len=500))
+    with pytest.raises(NotEnoughMemory, match=r"the replica's limit is 0\.01 GiB"):
+        load_engine(folder, None, settings(), memory_limit=2**24, replicas_on_node=2)
+    with pytest.raises(ConfigurationError, match="max_num_batched_tokens: got 16, allowed: at least max_num_seqs, 128"):
+        load_engine(folder, None, settings(max_num_batched_tokens=16))
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load_engine(EMBEDDED, None, EngineSettings(dtype=Dtype.FLOAT32, num_threads=2, max_num_seqs=32))
+
+
+@pytest.fixture(scope="module")
+def transformers_model():
+    """transformers' Llama with the tensors that we dequantise."""
+    import transformers
+
+    checkpoint = GgufCheckpoint(locate(EMBEDDED).path)
+    ours = checkpoint.config
+    config = transformers.LlamaConfig(
+        vocab_size=ours.vocab_size,
+        hidden_size=ours.hidden_size,
+        intermediate_size=ours.intermediate_size,
+        num_hidden_layers=ours.num_layers,
+        num_attention_heads=ours.num_heads,
+        num_key_value_heads=ours.num_kv_heads,
+        rms_norm_eps=ours.rms_norm_eps,
+        max_position_embeddings=ours.max_model_len,
+        rope_parameters={"rope_type": "default", "rope_theta": ours.rope.theta},
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with transformers.initialization.no_init_weights():
+        model = transformers.LlamaForCausalLM(config).float().eval()
+    state = {name: checkpoint.read(name, torch.float32) for name in checkpoint.shapes}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    return model
+
+
+TEXTS = (
+    "Once upon a time",
+    "The capital of France is",
+    "def fibonacci(n):",
+    "Water boils at",
+    "In the year 1969,",
+    "The quick brown fox",
+    "To be, or not to be",
+    "1, 2, 3, 4,",
+    "Dear Sir or Madam,",
+    "The mitochondria is",
+    "Roses are red",
+    "import numpy as np",
+    "She opened the door and",
+    "The theory of relativity",
+    "Ingredients: flour,",
+    "Q: What is the largest planet?",
+    "The stock market",
+    "On a cold winter",
+    "Python is a programming language",
+    "Thank you for",
+)
+
+
+def encode(texts: tuple[str, ...]) -> list[list[int]]:
+    """Longest matches in the vocabulary: not the tokenizer's split, but tokens of real text."""
+    from octavo_engine.weights.gguf_file import GgufFile
+
+    ids = {token: i for i, token in enumerate(GgufFile(locate(EMBEDDED).path).metadata["tokenizer.ggml.tokens"])}
+    prompts = []
+    for text in texts:
+        rest, prompt = text.replace(" ", "Ġ"), []
+        while rest:
+            length = next(n for n in range(len(rest), 0, -1) if rest[:n] in ids)
+            prompt.append(ids[rest[:length]])
+            rest = rest[length:]
+        prompts.append(prompt)
+    return prompts
+
+
+def generate_together(engine, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """Greedy tokens of all prompts in one batch, prompts in chunks of at most 3 tokens beside others' decodes."""
+    size = engine.core_config.block_size
+    width = -(-(max(map(len, prompts)) + count) // size)
+    greedy = SamplingParams(temperature=0, seed=0, ignore_eos=True)
+    joins = tuple(
+        RowJoin(row, tuple(prompt), len(prompt), tuple(range(row * width, (row + 1) * width)), greedy, 0)
+        for row, prompt in enumerate(prompts)
+    )
+    computed = [0] * len(prompts)
+    outputs: list[list[int]] = [[] for _ in prompts]
+    step = 0
+    while any(len(output) < count for output in outputs):
+        work = []
+        for row, prompt in enumerate(prompts):
+            known = len(prompt) + len(outputs[row])
+            if len(outputs[row]) < count:
+                chunk = min(3, known - computed[row])
+                choices = (0,) if computed[row] + chunk == known else ()
+                work.append(RowWork(row, computed[row], chunk, choices=choices))
+                computed[row] += chunk
+        plan = StepPlan(step, (), (), joins if step == 0 else (), tuple(work))
+        for entry in engine.runner.execute(plan).sampled:
+            outputs[entry.row].append(entry.token_id)
+        step += 1
+    return outputs
+
+
+@pytest.mark.model
+@torch.inference_mode()
+def test_greedy_tokens_of_the_embedded_model_are_those_of_transformers(embedded, transformers_model):
+    prompts = encode(TEXTS)
+    outputs = generate_together(embedded, prompts, 64)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        # A forward pass over prompt and answer tells what transformers would have chosen after each token.
+        logits = transformers_model(torch.tensor([prompt + output])).logits[0]
+        assert logits.argmax(-1)[len(prompt) - 1 : -1].tolist() == output
+    generated = transformers_model.generate(
+        torch.tensor([prompts[0]]), max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    assert generated[0, len(prompts[0]) :].tolist() == outputs[0][:32]
+
+
+@pytest.mark.model
+def test_the_embedded_model_knows_paris(embedded):
+    words = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    from octavo_engine.weights.gguf_file import GgufFile
+
+    tokens = GgufFile(locate(EMBEDDED).path).metadata["tokenizer.ggml.tokens"]
+    parts = words.replace("<|im_start|>", "\0<|im_start|>\0").replace("<|im_end|>", "\0<|im_end|>\0").split("\0")
+    prompt: list[int] = []
+    for part in parts:
+        if part.startswith("<|"):
+            prompt.append(tokens.index(part))
+        elif part:
+            (ids,) = encode((part.replace("\n", "Ċ"),))
+            prompt += ids
+    text = "".join(tokens[token] for token in generate(embedded, prompt, 12))
+    assert "Paris" in text
