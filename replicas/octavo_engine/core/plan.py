@@ -34,7 +34,8 @@ class RowWork:
 
     ``new_block_ids`` are appended to the row's block table first. Where ``choices`` is not empty, the logits of the
     last position are sampled once for each choice (a fork point samples several from one row of logits); the runner
-    appends the token of the row's own choice to the row. ``prompt_logprobs`` asks for log probabilities of the prompt
+    appends the token of the row's own choice to the row. The own choice is missing where it was aborted and others are
+    still to fork from the row. ``prompt_logprobs`` asks for log probabilities of the prompt
     tokens at positions ``start + 1 .. start + count``, as far as they are prompt.
     """
 

@@ -21,6 +21,10 @@ class FirstComeFirstServed:
 
 
 class LowestPriorityValueFirst:
+    """Strict: a request that waits behind an endless stream of more urgent ones is ended by its deadline only. One that
+    runs keeps its row and gets its tokens, unless the blocks run out.
+    """
+
     def key(self, priority: int, arrival: int, choice: int) -> OrderKey:
         return (priority, arrival, choice)
 

@@ -181,15 +181,17 @@ def test_a_failed_first_chunk_publishes_nothing(harness, create_core):
     assert len(session.finished) == 3
 
 
-def test_leaves_of_a_failed_step_are_told_again(harness, create_core):
-    core = create_core(max_num_seqs=2)
-    session = harness.Session(core).add(*harness.create_requests(1, max_tokens=1))
+def test_leaves_of_a_failed_step_are_told_again_unless_the_row_is_taken(harness, create_core):
+    session = harness.Session(create_core(max_num_seqs=3))
+    session.add(*harness.create_requests(2, max_tokens=1), *harness.create_requests(1, first_id=2))
     session.turn()
-    session.add(*harness.create_requests(1, first_id=1, max_tokens=4))
-    assert session.schedule().leaves == (0,)
+    session.add(*harness.create_requests(1, first_id=3))
+    failed = session.schedule()
+    assert sorted(failed.leaves) == [0, 1]
+    assert [join.row for join in failed.joins] == [1]
     session.fail()
-    session.add(*harness.create_requests(1, first_id=2))
-    assert 0 in session.schedule().leaves
+    session.add(*harness.create_requests(1, first_id=4))
+    assert sorted(session.schedule().leaves) == [0, 1, 2]
     session.run().assert_idle()
 
 

@@ -36,9 +36,10 @@ def test_priority_decides_who_gives_way(harness, create_core):
 
 
 def test_nobody_is_admitted_in_a_step_that_preempts(harness, create_core):
-    core = create_core(num_blocks=9, max_num_seqs=3)
+    core = create_core(num_blocks=9, max_num_seqs=3, scheduling_policy=SchedulingPolicy.PRIORITY)
     session = harness.Session(core).add(*harness.create_requests(3, length=11, max_tokens=12))
-    session.add(harness.new_request("tiny", harness.prompt(1), max_tokens=1))
+    session.turn()
+    session.add(harness.new_request("tiny", harness.prompt(1), max_tokens=1, priority=-1))
     while not core.load().num_preemptions_total:
         plan = session.turn()
     assert plan.joins == ()
@@ -119,3 +120,16 @@ def test_with_a_plan_in_flight_the_victim_is_one_and_the_needy_waits_for_its_blo
     assert core.load().num_preemptions_total == 1
     session.run().assert_idle()
     harness.assert_expected(session, requests)
+
+
+def test_prompt_logprobs_are_not_told_twice_when_chunks_fall_otherwise(harness, create_core):
+    core = create_core(long_prefill_token_threshold=5)
+    new = harness.new_request("r", harness.prompt(17), max_tokens=2, prompt_logprobs=0)
+    session = harness.Session(core).add(new)
+    session.turn()
+    session.force_preemption()
+    core.reconfigure(long_prefill_token_threshold=7, max_num_queued_reqs=1)
+    session.run().assert_idle()
+    outputs = session.by_choice["r", 0]
+    assert [len(o.prompt_logprobs) for o in outputs if o.prompt_logprobs] == [5, 2, 7, 2]
+    assert [e.token_id for o in outputs for e in o.prompt_logprobs] == list(new.token_ids[1:])

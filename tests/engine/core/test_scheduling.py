@@ -1,9 +1,12 @@
 """Who gets how many tokens of a step."""
 
+import random
+
 import pytest
 
 from octavo_api.settings import SchedulingPolicy
 from octavo_engine.core.plan import StepOutput
+from octavo_engine.core.queue import WaitingQueue
 
 
 def test_decodes_go_first_and_a_long_prompt_takes_what_is_left(harness, create_core):
@@ -101,6 +104,33 @@ def test_first_come_first_served_ignores_priority(harness, create_core):
     assert [key[0] for key in session.by_choice] == ["a", "b"]
 
 
+def test_a_running_request_goes_on_under_a_flood_of_more_urgent_ones(harness, create_core):
+    core = create_core(max_num_seqs=2, num_blocks=64, scheduling_policy=SchedulingPolicy.PRIORITY)
+    session = harness.Session(core).add(harness.new_request("low", harness.prompt(3), priority=9, max_tokens=30))
+    session.turn()
+    waiting = harness.new_request("lowest", harness.prompt(3), priority=10, max_tokens=2)
+    session.add(waiting)
+    for i in range(29):
+        session.add(harness.new_request(i, harness.prompt(4, i), priority=0, max_tokens=2))
+        session.turn()
+    assert ("low", 0) in session.finished
+    session.run().assert_idle()
+    assert len(session.outputs["lowest", 0]) == 2
+
+
+def test_a_prompt_waits_behind_nobody_who_came_later(harness, create_core):
+    """First come, first served: the wait is bounded by the work that was there before."""
+    core = create_core(max_num_seqs=2, num_blocks=16)
+    session = harness.Session(core).add(*harness.create_requests(3, length=9, max_tokens=5))
+    starts = []
+    for i in range(40):
+        session.add(harness.new_request(100 + i, harness.prompt(2, i), max_tokens=1))
+        plan = session.turn()
+        starts.extend(join.token_ids[: join.prompt_len] for join in plan.joins)
+    session.run().assert_idle()
+    assert starts[:3] == [new.token_ids for new in harness.create_requests(3, length=9)]
+
+
 def test_rows_are_reused_in_the_plan_that_leaves_them(harness, create_core):
     session = harness.Session(create_core(max_num_seqs=1)).add(*harness.create_requests(3, max_tokens=1))
     first, second = session.turn(), session.turn()
@@ -155,3 +185,26 @@ def test_load_says_what_waits_and_what_is_left_to_compute(harness, create_core):
     core.reset_prefix_cache()
     assert core.load().waiting_uncached_tokens == 100 + 41 + 30
     session.run().assert_idle()
+
+
+def test_a_queue_gives_the_smallest_key_first_and_forgets_what_was_taken_out(harness, create_core):
+    core = create_core(max_num_seqs=1, scheduling_policy=SchedulingPolicy.PRIORITY)
+    core.add_request(harness.new_request("first", harness.prompt(2)), 0.0)
+    core.schedule(0.0)
+    rng = random.Random(0)
+    for i in range(500):
+        core.add_request(harness.new_request(i, harness.prompt(2), priority=rng.randrange(9)), 0.0)
+    queue = core._scheduler.waiting
+    assert isinstance(queue, WaitingQueue)
+    taken = rng.sample(range(500), 480)
+    for i in taken:
+        core.abort(i)
+    assert len(queue) == 20
+    assert len(queue._heap) < 100, "what was taken out does not pile up"
+    expected = sorted(seq.key for seq in queue)
+    found = []
+    while (seq := queue.peek()) is not None:
+        found.append(seq.key)
+        queue.discard(seq)
+    assert found == expected
+    assert queue.uncached_tokens == 0

@@ -18,6 +18,15 @@ def test_the_next_decode_is_planned_before_its_token_is_known(harness, create_co
     assert session.num_plans == 4, "no plan is made beyond max_tokens"
 
 
+def test_a_fork_point_is_sampled_for_all_choices_once(harness, create_core):
+    session = harness.Session(create_core(steps_in_flight=2)).add(*harness.create_requests(1, n=3))
+    assert session.schedule().work[0].choices == (0, 1, 2)
+    assert session.schedule().work[0].choices == (0,)
+    session.commit()
+    assert sorted(work.choices for work in session.schedule().work) == [(0,), (1,), (2,)]
+    session.run().assert_idle()
+
+
 def test_a_step_planned_past_an_end_is_stale_and_keeps_its_blocks_until_it_is_committed(harness, create_core):
     tokens = harness.prompt(7)
     stop = harness.expected_output(harness.new_request("r", tokens))[0]
