@@ -50,9 +50,10 @@ class Answer:
 class Endpoint:
     """An OpenAI endpoint. ``model`` is the first that it lists, unless one is named."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, max_tokens: int | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S)
+        self._limits = {} if max_tokens is None else {"max_tokens": max_tokens}
         self.url = url.rstrip("/").removesuffix("/v1")
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
@@ -71,7 +72,8 @@ class Endpoint:
 
     def ask(self, model: str, messages: list[dict[str, str]], answer: Answer) -> Generator[str]:
         """Yields pieces of text and fills ``answer``; closing the iterator ends the request in the engine too."""
-        body = {"model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        body = {"model": model, "messages": messages, **streamed, **self._limits}
         began = time.monotonic()
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -109,9 +111,10 @@ class Endpoint:
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The endpoint.")
 @click.option("--model", help="The model's name. [default: the first that the endpoint lists]")
 @click.option("--system", help="The system message.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer.")
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys; the first is used.")
-def command(url: str, model: str | None, system: str | None, api_key_file: Path | None) -> None:
-    endpoint = Endpoint(url, _read_key(api_key_file) if api_key_file else None)
+def command(url: str, model: str | None, system: str | None, max_tokens: int | None, api_key_file: Path | None) -> None:
+    endpoint = Endpoint(url, _read_key(api_key_file) if api_key_file else None, max_tokens)
     names = endpoint.models()
     if model is None:
         if not names:

@@ -15,6 +15,10 @@ class Display:
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
 
+    def say(self, text: str) -> None:
+        """Prints ``text`` as it is: nothing in it is markup, no line is broken, so that it can be copied."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
     @contextmanager
     def stage(self, title: str) -> Iterator[Update]:
         """Shows ``title`` until the block ends; the value given is called with what happens inside.

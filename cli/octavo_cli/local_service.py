@@ -58,7 +58,7 @@ class LocalService:
             with self._signals_caught():
                 self._serve(ray, began)
         except Stopped:
-            self._display.console.print("Stopped before it was ready")
+            self._display.say("Stopped before it was ready")
         except StartupError as error:
             raise StartupError(f"{error.message}\nLogs: {_keep_logs(folder)}") from error
         finally:
@@ -74,8 +74,10 @@ class LocalService:
             self._wait_until_running(controller, ray.folder, update)
             self._wait_until_ready()
         self._starting = False
-        click_out = greeting(self._deployment, self._api_key_file, ray.folder.logs / "serve")
-        self._display.console.print(f"Ready in {time.monotonic() - began:.1f} s\n\n{click_out}\n", markup=False)
+        text = greeting(self._deployment, self._api_key_file, ray.folder.logs / "serve")
+        self._display.console.print(
+            f"Ready in {time.monotonic() - began:.1f} s\n\n{text}\n", markup=False, soft_wrap=True
+        )
         self._watch(controller, ray.folder)
         with self._display.stage("Stopping; Ctrl-C again stops at once"):
             self._drain(controller, ray.folder)
@@ -123,7 +125,7 @@ class LocalService:
         while not self._stop.wait(_WATCH_S):
             state = self._state(controller, folder)
             if state.status and (summary := state.summary()) != shown:
-                self._display.console.print(f"{time.strftime('%H:%M:%S')} {summary}", markup=False)
+                self._display.say(f"{time.strftime('%H:%M:%S')} {summary}")
                 shown = summary
 
     def _drain(self, controller: Controller, folder: RunFolder) -> None:

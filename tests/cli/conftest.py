@@ -1,12 +1,45 @@
+import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
+
+VOCAB_SIZE = 49152
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
 def free_ports() -> tuple[int, int]:
     """Two ports that nothing listens on."""
-    with socket.socket() as one, socket.socket() as two:
-        for probe in (one, two):
-            probe.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
+    return free_port(), free_port()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """URL of a real gateway with an engine whose tokens are made up, as plain processes."""
+    engine_port, http_port, grpc_port = free_port(), free_port(), free_port()
+    engine = [
+        *("octavo_engine.service", "--synthetic", "--model", f"synthetic://{VOCAB_SIZE}"),
+        *("--port", str(engine_port), "--replica", "e0", "--synthetic-step-ms", "10"),
+    ]
+    gateway = [
+        *("octavo_router.server", "--http-port", str(http_port), "--grpc-port", str(grpc_port)),
+        *("--replica", f"e0=127.0.0.1:{engine_port}"),
+    ]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for arguments in (engine, gateway)
+    ]
+    try:
+        yield f"http://127.0.0.1:{http_port}"
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
