@@ -29,13 +29,14 @@ find_python() {
 
 # uv from PATH, else one of its own beside the environment.
 find_uv() {
-  if command -v uv && uv --version >/dev/null 2>&1; then
+  if uv --version >/dev/null 2>&1; then
+    command -v uv
     return
   fi
   local home=$venv/uv
   if [[ ! -x $home/bin/uv ]]; then
     say "Fetching uv"
-    "$1" -m pip install --quiet --disable-pip-version-check --target "$home" uv >&2
+    "$1" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --target "$home" uv >&2
   fi
   printf '%s\n' "$home/bin/uv"
 }

@@ -19,7 +19,7 @@ def require_free(host: str, port: int, purpose: str) -> None:
             probe.listen(1)
         except OSError as error:
             raise PortInUse(
-                f"{purpose} port {port}: {error.strerror.lower()}{_holder(port)}; choose another one"
+                f"{purpose} port {port}: {str(error.strerror).lower()}{_holder(port)}; choose another one"
             ) from None
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("ray.serve")
 class GatewayReplica:
     """Tokenizes, routes and answers. Its replicas come from the registry that the engine handle's router fills."""
 
-    async def __init__(self, engine: DeploymentHandle, args: ApplicationArgs) -> None:
+    async def __init__(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
         self._replica = ray_adapter.replica_id().unique_id
         self._config = GatewayUserConfig.model_validate(ray_adapter.initial_user_config())
         self._loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class GatewayReplica:
         self._loop.call_soon_threadsafe(self._update_replicas, running)
 
     def _update_replicas(self, running: tuple[Announcement, ...]) -> None:
-        from octavo_router.dispatch import ReplicaAddress
+        from octavo_router.registry import ReplicaAddress
 
         ready = [r for r in running if "port" in r.metadata]
         self._pool.update_replicas(ReplicaAddress(r.replica, r.metadata["host"], r.metadata["port"]) for r in ready)

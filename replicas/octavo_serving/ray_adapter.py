@@ -52,7 +52,7 @@ def mirror_router_config() -> RequestRouterConfig:
     return RequestRouterConfig(request_router_class=MirrorRouter)
 
 
-def mirror(handle: DeploymentHandle) -> str:
+def mirror(handle: DeploymentHandle[Any]) -> str:
     """Starts the handle's router, which otherwise waits for a first request; returns the key in ``REGISTRY``."""
     if not handle.is_initialized:
         handle._init()
