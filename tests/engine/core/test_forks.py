@@ -88,6 +88,16 @@ def test_the_first_choice_may_end_at_once_while_others_go_on(harness, create_cor
     harness.assert_expected(session, [new])
 
 
+@pytest.mark.parametrize(("caching", "recomputed"), [(True, 10 - 8), (False, 10)])
+def test_a_choice_that_waited_for_a_row_computes_again_what_the_cache_has_not(
+    harness, create_core, caching, recomputed
+):
+    core = create_core(max_num_seqs=1, enable_prefix_caching=caching)
+    harness.run_to_completion(core, [harness.new_request("r", harness.prompt(10), n=2, max_tokens=3)])
+    load = core.load()
+    assert (load.recomputed_tokens_total, load.num_preemptions_total) == (recomputed, 0)
+
+
 def test_the_last_output_alone_carries_the_timing(harness, create_core):
     new = harness.new_request("r", harness.prompt(10), n=3, max_tokens=4)
     session = harness.Session(create_core(long_prefill_token_threshold=5))
