@@ -79,12 +79,27 @@ MARKED = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
     "{% else %}{{ m.content }}{% endif %}{% if loop.index > 3 %}{% break %}{% endif %}{% endfor %}"
 )
+INDENTED = """{% for m in messages %}
+    {% if m.role == 'user' %}
+  {{ m.content }}
+    {% endif %}
+{% endfor %}
+"""
+FIELDS = "{% for m in messages %}{{ m | tojson }}{% if m.tool_calls is defined %}calls{% endif %}{% endfor %}"
 PARTS_ONLY = (
     "{% for m in messages %}{% for part in m.content %}"
     "{% if part.type == 'text' %}[{{ part.text }}]{% endif %}{% endfor %}{% endfor %}"
 )
 
-TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "llama31": LLAMA31, "gemma": GEMMA, "marked": MARKED}
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama2": LLAMA2,
+    "llama31": LLAMA31,
+    "gemma": GEMMA,
+    "marked": MARKED,
+    "indented": INDENTED,
+    "fields": FIELDS,
+}
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "one": [{"role": "user", "content": "Hello <b>&amp; 'you'</b> {{ 1 + 1 }} {% raw %}"}],

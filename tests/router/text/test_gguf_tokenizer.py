@@ -79,6 +79,16 @@ def test_the_corpus_tells_families_apart(train_byte_level, byte_level_values, ho
     assert len({tuple(ids) for ids in of_family.values()}) == len(of_family)
 
 
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("gpt-2", False), ("qwen2", False)])
+def test_words_that_are_tokens_are_taken_whole_where_the_family_says_so(
+    pre, whole, train_byte_level, byte_level_values
+) -> None:
+    values = byte_level_values(train_byte_level(BYTE_LEVEL), pre)
+    values["tokenizer.ggml.tokens"] = [*values["tokenizer.ggml.tokens"], "xqzkvj"]
+    values["tokenizer.ggml.token_type"] = [*values["tokenizer.ggml.token_type"], 1]
+    assert (convert(values).encode("xqzkvj", add_special_tokens=False).ids == [600]) == whole
+
+
 def test_unknown_pre_tokenizer_is_named_with_all_known(train_byte_level, byte_level_values) -> None:
     values = byte_level_values(train_byte_level(BYTE_LEVEL), "klingon")
     with pytest.raises(ModelError, match=r"tokenizer\.ggml\.pre: got 'klingon', allowed: ") as error:
