@@ -3,6 +3,9 @@
 Keepalive is gRPC's own ping, answered by its threads even while Python is busy. It finds a peer whose machine or
 network is gone (the kernel reports a peer whose process died). A gateway need not wait for it: a replica that has sent
 no ``Step`` for several beats is not to be trusted.
+
+gRPC also pings on its own account, to measure the connection, and sends no keepalive while such a ping is unanswered:
+``ping_timeout_ms``, a minute by default, is therefore always set beside ``keepalive_timeout_ms``.
 """
 
 PROTOCOL_VERSION = 1
@@ -27,6 +30,7 @@ def client_options() -> ChannelOptions:
         *_SIZES,
         ("grpc.keepalive_time_ms", 500),
         ("grpc.keepalive_timeout_ms", 1000),
+        ("grpc.http2.ping_timeout_ms", 1000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Each replica has a connection of its own, whatever else the process dials.
@@ -45,6 +49,7 @@ def server_options() -> ChannelOptions:
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", 2000),
         ("grpc.keepalive_timeout_ms", 3000),
+        ("grpc.http2.ping_timeout_ms", 3000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 250),
         ("grpc.http2.max_ping_strikes", 0),

@@ -175,7 +175,7 @@ class Peer:
                 return
 
     async def _read(self, context: Context) -> None:
-        while (message := await context.read()) is not grpc.aio.EOF:
+        while (message := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
             match message.WhichOneof("message"):
                 case "submit":
                     self._submit(message.submit)

@@ -72,7 +72,7 @@ class EngineServer:
         )
         self._secret = secret
         self._server = grpc.aio.server(options=server_options())
-        replica_pb2_grpc.add_ReplicaServicer_to_server(_Servicer(self), self._server)
+        replica_pb2_grpc.add_ReplicaServicer_to_server(_Servicer(self), self._server)  # type: ignore[no-untyped-call]
         self._peers: dict[Peer, asyncio.Task[Any]] = {}
         self._changed = asyncio.Event()
         self._draining = False
@@ -149,7 +149,7 @@ class EngineServer:
             peer.close()
         if tasks:
             await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
-        await self._server.stop(grace=0)
+        await self._server.stop(grace=1)
         if self._ticker is not None:
             self._ticker.cancel()
         if not await asyncio.to_thread(self._engine.stop, STOP_TIMEOUT_S):

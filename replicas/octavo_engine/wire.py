@@ -91,7 +91,8 @@ def event_messages(events: Iterable[CacheEvent]) -> tuple[list[replica_pb2.Cache
 def low64s(hashes: Sequence[BlockHash]) -> list[int]:
     """Returns ``low64`` of each; a snapshot has a hundred thousand of them."""
     words = np.frombuffer(b"".join(hashes), dtype="<u8")
-    return words[:: HASH_BYTES // 8].tolist()
+    low: list[int] = words[:: HASH_BYTES // 8].tolist()
+    return low
 
 
 def digest_message(digest: Digest) -> replica_pb2.Digest:

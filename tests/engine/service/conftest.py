@@ -97,7 +97,7 @@ class Gateway:
         self.version = version
         self.hello: replica_pb2.Hello | None = None
         self.received: dict[int, Received] = {}
-        self.step: replica_pb2.Step | None = None
+        self.step = replica_pb2.Step()
         self.seq = 0
         self.mirror: set[int] = set()
         self.synced = False

@@ -18,16 +18,12 @@ async def test_a_snapshot_and_the_steps_after_it_give_the_replicas_cache(serve, 
 
 
 async def test_a_snapshot_taken_between_steps_of_a_running_request_fits(serve, attach):
-    replica = await serve(stepped=True)
+    replica = await serve(step_time_s=0.002)
     gateway = await attach(replica)
-    received = await gateway.submit(1, PROMPT, max_tokens=40)
-    for _ in range(10):
-        await replica.runner.allow(2)
-        resync = asyncio.create_task(gateway.resync())
-        await replica.runner.allow(2)
-        await resync
-    replica.runner.free()
-    await gateway.finished(received)
+    received = await gateway.submit(1, PROMPT, max_tokens=400)
+    while not received.done:
+        await gateway.resync()
+    assert gateway.snapshots > 10
 
 
 async def test_a_reset_cache_is_cleared_at_the_gateway_too(serve, attach):

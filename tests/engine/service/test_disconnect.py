@@ -24,7 +24,7 @@ async def gone_within_a_second(replica, observer) -> None:
 def attach_two(attach):
     async def start(replica):
         observer = await attach(replica, name="observer")
-        await observer.until(lambda: observer.step)
+        await observer.until(lambda: observer.seq)
         return await attach(replica, name="leaver"), observer
 
     return start

@@ -106,6 +106,7 @@ async def test_a_runner_that_keeps_failing_ends_the_engine_and_every_request(ser
     gateway = await attach(replica)
     replica.runner.fail_next = MAX_CONSECUTIVE_FAILURES
     requests = [await gateway.submit(i, PROMPT, max_tokens=20) for i in range(10)]
+    await gateway.until(lambda: replica.server.active_requests == 10)
     replica.runner.free()
     await gateway.finished(*requests)
     await asyncio.wait_for(replica.server.failed.wait(), 10)
@@ -114,6 +115,7 @@ async def test_a_runner_that_keeps_failing_ends_the_engine_and_every_request(ser
     await gateway.until(lambda: gateway.step.load.draining)
     refused = await gateway.submit(99, PROMPT)
     await gateway.finished(refused)
+    assert refused.error.kind == "Draining"
     assert replica.server.active_requests == 0
 
 

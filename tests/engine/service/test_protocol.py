@@ -35,7 +35,7 @@ async def test_hello_announces_what_the_replica_is_and_takes(serve, attach):
 
 async def test_load_is_known_before_any_request(serve, attach):
     gateway = await attach(await serve(num_blocks=64))
-    await gateway.until(lambda: gateway.step)
+    await gateway.until(lambda: gateway.seq)
     assert gateway.step.load.kv_blocks == 64
     assert gateway.step.load.num_requests_running == 0
 
