@@ -7,14 +7,25 @@ row's sums depend on its position alone. *Decode* reads keys and values where th
 """
 
 import numpy as np
-from numba import prange
 
-from octavo_kernels.cpu.attention_plan import BEGIN, END, KV_HEAD, PARTIAL, QUERY_TOKENS, SEQUENCE, TOKEN, TOKENS
+from octavo_kernels.cpu.attention_plan import (
+    BEGIN,
+    END,
+    ITEM_BYTES,
+    KV_HEAD,
+    MERGE_BYTES,
+    PARTIAL,
+    PREFILL,
+    SEQUENCE,
+    TOKEN,
+    TOKENS,
+)
 from octavo_kernels.cpu.dots import make_dot
 from octavo_kernels.cpu.exponential import exp2
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.linear import SHAPE, multiply_panel
 from octavo_kernels.cpu.memory import F32, address, at, item_size, load, store
+from octavo_kernels.cpu.pool import job, launch
 from octavo_kernels.cpu.tiles import make_tile
 
 KV_TILE = 96
@@ -93,7 +104,7 @@ def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_d
 
 @jit()
 def _gather_tile(keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base, count, tag):
-    """A tile's keys as panels ``[KV_TILE / width, padded, width]``, its values as ``[KV_TILE, padded]``, zero-filled."""
+    """A tile's keys in panels ``[KV_TILE / width, padded, width]``, its values ``[KV_TILE, padded]``, zeros after them."""
     size = item_size(tag)
     plane = kv_heads * block_size * head_dim * size
     for j in range(count):
@@ -159,14 +170,14 @@ def _store_rows(out, heads, first_head, group, head_dim, tokens, o, total, padde
 
 @jit()
 def _decode_span(
-    scores, q_address, o_address, o, highest, total, kv, block_stride, table, head, kv_heads, block_size, head_dim,
+    scores, queries, o, highest, total, kv, block_stride, table, head, kv_heads, block_size, head_dim,
     group, begin, end, tag,
 ):  # fmt: skip
     """Adds the positions ``begin .. end - 1``, at most ``DECODE_SPAN``, to the group's sums."""
     size, vectors = item_size(tag), head_dim // _LANES
     plane, row_bytes = kv_heads * block_size * head_dim * size, head_dim * size
     span_stride = DECODE_SPAN * 4
-    scores_address = address(scores)
+    scores_address, q_address, o_address = address(scores), address(queries), address(o)
     position = begin
     while position < end:
         count = min(end - position, block_size - position % block_size)
@@ -198,110 +209,119 @@ def _decode_span(
         position += count
 
 
-@jit(parallel=True)
-def attend(
-    out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-    items, thread_start, threads, partials, scale, window, i32, i64, tag,
+@jit()
+def _prefill(
+    queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size, head_dim, padded,
+    first_position, begin, end, window, tag,
 ):  # fmt: skip
-    """All items of all threads; ``partials`` is fp32 ``[n, group, head_dim + 2]`` for the decodes that were cut."""
+    """Adds the positions ``begin .. end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
+    scores = np.empty(rows * KV_TILE, np.float32)
+    keys, values = np.empty(KV_TILE * padded, np.float32), np.empty(KV_TILE * padded, np.float32)
+    zeros = np.zeros(_WIDTH, np.float32)
+    seen = first_position + 1 - window if window > 0 else 0
+    for base in range(max(begin, seen) // KV_TILE * KV_TILE, end, KV_TILE):
+        _gather_tile(
+            keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base,
+            min(KV_TILE, end - base), tag,
+        )  # fmt: skip
+        blind = max(0, base - first_position) * group
+        left, row_bytes = rows - blind, padded * 4
+        for panel in range(KV_TILE // _WIDTH):
+            multiply_panel(
+                address(queries) + blind * row_bytes, row_bytes, left, address(keys) + panel * _WIDTH * row_bytes,
+                _WIDTH * 4, padded, address(zeros), 0, address(scores) + (blind * KV_TILE + panel * _WIDTH) * 4,
+                KV_TILE * 4, F32, F32,
+            )  # fmt: skip
+        for r in range(blind, rows):
+            position = first_position + r // group
+            lowest = max(begin, position + 1 - window) if window > 0 else begin
+            _soften(scores, lowest - base, min(position + 1, end) - base, highest, total, r, o, padded)
+        _add_values(
+            address(scores) + blind * KV_TILE * 4, KV_TILE * 4, left, address(values), row_bytes, KV_TILE,
+            address(o) + blind * row_bytes, row_bytes, padded // _LANES, F32,
+        )  # fmt: skip
+
+
+@jit()
+def _attend_item(
+    out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
+    items, partials, scale, window, i32, i64, tag, n,
+):  # fmt: skip
     group, size = heads // kv_heads, item_size(tag)
     padded = (head_dim + _LANES - 1) // _LANES * _LANES
+    item = at(items + n * ITEM_BYTES, i64)
+    head, first, tokens = item[KV_HEAD], item[TOKEN], item[TOKENS]
+    begin, end, partial = item[BEGIN], item[END], item[PARTIAL]
+    table = at(tables + item[SEQUENCE] * table_stride, i32)
+    position = at(positions, i64)[first]
+    rows, first_head = tokens * group, head * group
+    queries, o = np.empty(rows * padded, np.float32), np.zeros(rows * padded, np.float32)
+    highest, total = np.full(rows, _MINUS_INFINITY), np.zeros(rows, np.float32)
     factor = np.float32(scale) * _LOG2_E
-    for t in prange(threads):
-        starts, item = at(thread_start, i64), at(items, i64)
-        rows = QUERY_TOKENS * group
-        queries, o = np.empty(rows * padded, np.float32), np.empty(rows * padded, np.float32)
-        highest, total = np.empty(rows, np.float32), np.empty(rows, np.float32)
-        scores = np.empty(max(rows * KV_TILE, group * DECODE_SPAN), np.float32)
-        keys, values = np.empty(KV_TILE * padded, np.float32), np.empty(KV_TILE * padded, np.float32)
-        zeros = np.zeros(_WIDTH, np.float32)
-        q_address, o_address, scores_address = address(queries), address(o), address(scores)
-        keys_address, values_address, zeros_address = address(keys), address(values), address(zeros)
-        for n in range(starts[t], starts[t + 1]):
-            field = n * 7
-            head, first, tokens = item[field + KV_HEAD], item[field + TOKEN], item[field + TOKENS]
-            begin, end, partial = item[field + BEGIN], item[field + END], item[field + PARTIAL]
-            table = at(tables + item[field + SEQUENCE] * table_stride, i32)
-            first_position = at(positions, i64)[first]
-            rows = tokens * group
-            first_head = head * group
-            _load_queries(
-                queries, padded, q + first * q_stride, q_stride, tokens, first_head, group, head_dim, factor, tag
-            )
-            for r in range(rows):
-                highest[r], total[r] = _MINUS_INFINITY, _ZERO
-            for i in range(rows * padded):
-                o[i] = _ZERO
-            seen = first_position + 1 - window if window > 0 else 0
-            if partial >= -1 and padded == head_dim:
-                start = max(begin, seen)
-                while start < end:
-                    stop = min(end, start + DECODE_SPAN)
-                    _decode_span(
-                        scores, q_address, o_address, o, highest, total, kv, block_stride, table, head, kv_heads,
-                        block_size, head_dim, group, start, stop, tag,
-                    )  # fmt: skip
-                    start = stop
-            else:
-                base = max(begin, seen) // KV_TILE * KV_TILE
-                while base < end:
-                    _gather_tile(
-                        keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base,
-                        min(KV_TILE, end - base), tag,
-                    )  # fmt: skip
-                    blind = max(0, base - first_position) * group
-                    left = rows - blind
-                    for panel in range(KV_TILE // _WIDTH):
-                        multiply_panel(
-                            q_address + blind * padded * 4, padded * 4, left,
-                            keys_address + panel * padded * _WIDTH * 4, _WIDTH * 4, padded, zeros_address, 0,
-                            scores_address + (blind * KV_TILE + panel * _WIDTH) * 4, KV_TILE * 4, F32, F32,
-                        )  # fmt: skip
-                    for r in range(blind, rows):
-                        position = first_position + r // group
-                        lowest = position + 1 - window if window > 0 else 0
-                        limit = min(position + 1, end) - base
-                        lower = max(begin, lowest) - base
-                        _soften(scores, lower, limit, highest, total, r, o, padded)
-                    _add_values(
-                        scores_address + blind * KV_TILE * 4, KV_TILE * 4, left, values_address, padded * 4,
-                        KV_TILE, o_address + blind * padded * 4, padded * 4, padded // _LANES, F32,
-                    )  # fmt: skip
-                    base += KV_TILE
-            if partial < 0:
-                target = out + first * heads * head_dim * size
-                _store_rows(target, heads, first_head, group, head_dim, tokens, o, total, padded, tag)
-            else:
-                sums = at(partials + partial * group * (head_dim + 2) * 4, F32)
-                for r in range(group):
-                    for i in range(head_dim):
-                        sums[r * (head_dim + 2) + i] = o[r * padded + i]
-                    sums[r * (head_dim + 2) + head_dim] = highest[r]
-                    sums[r * (head_dim + 2) + head_dim + 1] = total[r]
+    _load_queries(queries, padded, q + first * q_stride, q_stride, tokens, first_head, group, head_dim, factor, tag)
+    if partial == PREFILL or padded != head_dim:
+        _prefill(
+            queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size,
+            head_dim, padded, position, begin, end, window, tag,
+        )  # fmt: skip
+    else:
+        scores = np.empty(group * DECODE_SPAN, np.float32)
+        start = max(begin, position + 1 - window) if window > 0 else begin
+        for span in range(start, end, DECODE_SPAN):
+            _decode_span(
+                scores, queries, o, highest, total, kv, block_stride, table, head, kv_heads,
+                block_size, head_dim, group, span, min(end, span + DECODE_SPAN), tag,
+            )  # fmt: skip
+    if partial < 0:
+        target = out + first * heads * head_dim * size
+        _store_rows(target, heads, first_head, group, head_dim, tokens, o, total, padded, tag)
+        return
+    sums = at(partials + partial * group * (head_dim + 2) * 4, F32)
+    for r in range(group):
+        for i in range(head_dim):
+            sums[r * (head_dim + 2) + i] = o[r * padded + i]
+        sums[r * (head_dim + 2) + head_dim] = highest[r]
+        sums[r * (head_dim + 2) + head_dim + 1] = total[r]
 
 
-@jit(parallel=True)
-def merge_partials(out, heads, kv_heads, head_dim, merges, count, partials, threads, i64, tag):
-    """Joins the parts of each cut decode by their log-sum-exp."""
+@jit()
+def attend(
+    pool, out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
+    items, count, partials, scale, window, i32, i64, tag,
+):  # fmt: skip
+    """Does all items; ``partials`` is fp32 ``[n, group, head_dim + 2]`` for the decodes that were cut."""
+    arguments = (
+        out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
+        items, partials, scale, window, i32, i64, tag,
+    )  # fmt: skip
+    launch(pool, count, job(_attend_item, arguments))
+
+
+@jit()
+def _merge_head(out, heads, kv_heads, head_dim, merges, partials, i64, tag, n):
     group, size, width = heads // kv_heads, item_size(tag), head_dim + 2
-    for t in prange(threads):
-        merge = at(merges, i64)
-        for n in range(t * count // threads, (t + 1) * count // threads):
-            head, token, first, parts = merge[n * 5 + 1], merge[n * 5 + 2], merge[n * 5 + 3], merge[n * 5 + 4]
-            for r in range(group):
-                sums = at(partials + (first * group + r) * width * 4, F32)
-                stride = group * width
-                top = _MINUS_INFINITY
-                for part in range(parts):
-                    top = max(top, sums[part * stride + head_dim])
-                total = _ZERO
-                for part in range(parts):
-                    weight = exp2(sums[part * stride + head_dim] - top)
-                    total += weight * sums[part * stride + head_dim + 1]
-                    sums[part * stride + head_dim] = weight
-                target = at(out + (token * heads + head * group + r) * head_dim * size, tag)
-                for i in range(head_dim):
-                    value = _ZERO
-                    for part in range(parts):
-                        value += sums[part * stride + head_dim] * sums[part * stride + i]
-                    store(target, i, value / total)
+    merge = at(merges + n * MERGE_BYTES, i64)
+    head, token, first, parts = merge[1], merge[2], merge[3], merge[4]
+    stride = group * width
+    for r in range(group):
+        sums = at(partials + (first * group + r) * width * 4, F32)
+        top = _MINUS_INFINITY
+        for part in range(parts):
+            top = max(top, sums[part * stride + head_dim])
+        total = _ZERO
+        for part in range(parts):
+            weight = exp2(sums[part * stride + head_dim] - top)
+            total += weight * sums[part * stride + head_dim + 1]
+            sums[part * stride + head_dim] = weight
+        target = at(out + (token * heads + head * group + r) * head_dim * size, tag)
+        for i in range(head_dim):
+            value = _ZERO
+            for part in range(parts):
+                value += sums[part * stride + head_dim] * sums[part * stride + i]
+            store(target, i, value / total)
+
+
+@jit()
+def merge_partials(pool, out, heads, kv_heads, head_dim, merges, count, partials, i64, tag):
+    """Joins the parts of each cut decode by their log-sum-exp."""
+    launch(pool, count, job(_merge_head, (out, heads, kv_heads, head_dim, merges, partials, i64, tag)))

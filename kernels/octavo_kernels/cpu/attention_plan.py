@@ -1,13 +1,12 @@
 """How a step's attention is divided among threads: once per step, for all layers.
 
 A sequence with one new token is *decode*: one item for each KV head, cut along the KV length where that balances the
-threads. Any other is *prefill*: an item for each KV head and run of ``QUERY_TOKENS`` tokens. Items go to the thread
-with the least work so far, the largest first. A batch-invariant plan makes all items prefill, whose order of sums
+threads. Any other is *prefill*: an item for each KV head and run of ``QUERY_TOKENS`` tokens. Threads take the largest
+item that is left. A batch-invariant plan makes all items prefill, whose order of sums
 depends on positions alone, and cuts none.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -17,27 +16,22 @@ QUERY_TOKENS = 64
 MIN_SPLIT = 128  # positions: below this the merge costs more than the balance brings
 _FIELDS = 7
 SEQUENCE, KV_HEAD, TOKEN, TOKENS, BEGIN, END, PARTIAL = range(_FIELDS)
+ITEM_BYTES, MERGE_BYTES = _FIELDS * 8, 5 * 8
+WHOLE, PREFILL = -1, -2  # in PARTIAL: a decode that was not cut; no decode
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Items ``int64 [n, 7]`` in the order of threads; thread ``t`` does ``thread_start[t] .. thread_start[t + 1]``.
+    """Items ``int64 [n, 7]``, the largest last, as the pool runs the last chunk first.
 
     ``merges`` lists (sequence, KV head, token, first partial, partials) of the decodes that were cut.
     """
 
     items: np.ndarray
-    thread_start: np.ndarray
     merges: np.ndarray
     num_partials: int
     items_address: int
-    thread_start_address: int
     merges_address: int
-
-    @classmethod
-    def of(cls, items: np.ndarray, thread_start: np.ndarray, merges: np.ndarray, num_partials: int) -> Self:
-        addresses = (array.ctypes.data for array in (items, thread_start, merges))
-        return cls(items, thread_start, merges, num_partials, *addresses)
 
 
 @jit()
@@ -78,7 +72,7 @@ def _divide(query_start_loc, seq_lens, kv_heads, threads, decode_tokens):
                     merges.append((i, head, first, partials, pieces))
                 for piece in range(pieces):
                     begin, end = piece * length // pieces, (piece + 1) * length // pieces
-                    partial = partials + piece if pieces > 1 else -1
+                    partial = partials + piece if pieces > 1 else WHOLE
                     items.append((i, head, first, 1, begin, end, partial))
                 partials += pieces if pieces > 1 else 0
         else:
@@ -86,7 +80,7 @@ def _divide(query_start_loc, seq_lens, kv_heads, threads, decode_tokens):
                 count = min(QUERY_TOKENS, tokens - offset)
                 end = length - tokens + offset + count
                 for head in range(kv_heads):
-                    items.append((i, head, first + offset, count, 0, end, -2))
+                    items.append((i, head, first + offset, count, 0, end, PREFILL))
     item_array = np.empty((len(items), _FIELDS), np.int64)
     for n in range(len(items)):
         for field, value in enumerate(items[n]):
@@ -99,26 +93,11 @@ def _divide(query_start_loc, seq_lens, kv_heads, threads, decode_tokens):
 
 
 @jit()
-def _assign(items, threads):
-    """Largest first to the least loaded thread. Returns the items grouped by thread, and where each group starts."""
+def _by_cost(items):
     costs = np.empty(len(items))
     for n in range(len(items)):
         costs[n] = _cost(items[n, TOKENS], items[n, BEGIN], items[n, END])
-    order = np.argsort(-costs)
-    loads, thread_of = np.zeros(threads), np.empty(len(items), np.int64)
-    starts = np.zeros(threads + 1, np.int64)
-    for n in order:
-        thread = np.argmin(loads)
-        loads[thread] += costs[n]
-        thread_of[n] = thread
-        starts[thread + 1] += 1
-    for thread in range(threads):
-        starts[thread + 1] += starts[thread]
-    grouped, fill = np.empty_like(items), starts.copy()
-    for n in range(len(items)):
-        grouped[fill[thread_of[n]]] = items[n]
-        fill[thread_of[n]] += 1
-    return grouped, starts
+    return items[np.argsort(costs)]
 
 
 def plan_work(
@@ -127,5 +106,5 @@ def plan_work(
     """Divides a step; arrays are int32, as in ``AttentionMetadata``."""
     decode_tokens = -1 if batch_invariant else 1
     items, merges, partials = _divide(query_start_loc, seq_lens, kv_heads, threads, decode_tokens)
-    grouped, starts = _assign(items, threads)
-    return AttentionWork.of(grouped, starts, merges, partials)
+    items = _by_cost(items)
+    return AttentionWork(items, merges, partials, items.ctypes.data, merges.ctypes.data)

@@ -22,9 +22,7 @@ def make_dot(lanes: int, rows: int) -> Callable[..., None]:
 
     def emit(builder: ir.IRBuilder, args: list[ir.Value], narrow: bool) -> None:
         q, q_stride, k, k_stride, count, vectors, s, s_stride = args
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vec, [vec] * 3), f"llvm.fma.v{lanes}f32"
-        )
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vec, [vec] * 3), f"llvm.fma.v{lanes}f32")
         add_up = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_F32, [_F32, vec]), f"llvm.vector.reduce.fadd.v{lanes}f32"
         )
@@ -79,12 +77,11 @@ def make_dot(lanes: int, rows: int) -> Callable[..., None]:
         builder.position_at_end(done)
 
     @intrinsic
-    def dot(typingctx, q, q_stride, k, k_stride, count, vectors, s, s_stride, k_tag):  # noqa: ANN001, ANN202
-        def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+    def dot(typingctx, q, q_stride, k, k_stride, count, vectors, s, s_stride, k_tag):
+        def codegen(context, builder, signature, args):
             emit(builder, list(args[:8]), k_tag == types.uint16)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 8, k_tag), codegen
 
     return dot
-

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numba
-import torch  # noqa: F401  first, so that Numba's OpenMP pool runs on the library that torch has loaded
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ def _cache_dir() -> str | None:
 _CACHE_DIR = numba.config.CACHE_DIR or _cache_dir()
 
 
-def jit(*, parallel: bool = False, exact: bool = False) -> Callable[[Callable[..., Any]], Any]:
+def jit(*, exact: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Compiles without the GIL and with a cache on disk. ``exact`` keeps the order of operations as written."""
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -51,7 +50,6 @@ def jit(*, parallel: bool = False, exact: bool = False) -> Callable[[Callable[..
         try:
             return numba.njit(
                 nogil=True,
-                parallel=parallel,
                 cache=_CACHE_DIR is not None,
                 fastmath={"contract"} if exact else set(_FAST),
                 error_model="numpy",

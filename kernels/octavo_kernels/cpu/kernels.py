@@ -1,36 +1,47 @@
 """The CPU backend: addresses in, kernels of this package, tensors out."""
 
+import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 
-import numba
 import torch
 from torch import Tensor
 
 from octavo_kernels.cpu import attention as paged
-from octavo_kernels.cpu import elementwise, sampling
+from octavo_kernels.cpu import elementwise, onednn, sampling
+from octavo_kernels.cpu.arguments import check_cache, check_contiguous, check_heads, check_ids, check_rows, check_weight
 from octavo_kernels.cpu.attention_plan import locate, plan_work
 from octavo_kernels.cpu.linear import PanelLinear
 from octavo_kernels.cpu.memory import I32, I64, id_tag_of, tag_of
+from octavo_kernels.cpu.pool import ThreadPool
 from octavo_kernels.cpu.warm_up import warm_up_steps
 from octavo_kernels.interface import AttentionMetadata, Linear, LogitsPenalties, SamplingBatch
+
+log = logging.getLogger(__name__)
 
 REPORT_ABOVE_S = 0.5
 
 
 class CpuKernels:
-    """Numba kernels on ``num_threads`` threads (0: all that this process may use).
+    """Numba kernels on ``num_threads`` threads (0: one for each processor that this process may use).
 
-    The number of threads that Numba uses belongs to the calling thread; ``plan_attention``, the first call of a step,
-    sets it. Two threads may call at once where Numba runs on OpenMP, its default where ``libgomp`` is installed.
+    Threads may call at once: one of them has the pool, the others do their work alone.
     """
 
     name = "cpu"
 
-    def __init__(self, *, batch_invariant: bool = False, num_threads: int = 0) -> None:
+    def __init__(self, *, batch_invariant: bool = False, num_threads: int = 0, native_bf16: bool | None = None) -> None:
+        """``native_bf16`` says whether the processor multiplies bf16; None asks it."""
         self.batch_invariant = batch_invariant
-        self.num_threads = min(num_threads or numba.config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS)
-        numba.set_num_threads(self.num_threads)
+        self._pool = ThreadPool(num_threads or len(os.sched_getaffinity(0)))
+        self.num_threads = self._pool.num_threads
+        self._control = self._pool.control
+        native = onednn.multiplies_bf16() if native_bf16 is None else native_bf16
+        reason = onednn.unusable_reason() if native else None
+        self._two_way = native and reason is None and not batch_invariant
+        if native and reason is not None:
+            log.warning("bf16 products run in fp32: %s", reason)
 
     def warm_up(self, dtype: torch.dtype, head_dim: int, report: Callable[[str], None] | None = None) -> None:
         for name, step in warm_up_steps(self, dtype, head_dim):
@@ -42,19 +53,26 @@ class CpuKernels:
 
     # linear layers
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Linear:
-        return PanelLinear(weight, bias, out_dtype or weight.dtype, self.num_threads)
+    def pack_linear(
+        self, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None
+    ) -> Linear:
+        out_dtype = out_dtype or weight.dtype
+        if self._two_way and weight.dtype == out_dtype == torch.bfloat16:
+            return onednn.TwoWayLinear(weight, bias, self._pool)
+        return PanelLinear(weight, bias, out_dtype, self._pool)
 
     def pack_embedding(self, weight: Tensor, *, tied: bool) -> tuple[Callable[[Tensor], Tensor], Linear | None]:
         if not tied:
             return lambda token_ids: self.embedding(weight, token_ids), None
-        head = PanelLinear(weight, None, torch.float32, self.num_threads)
+        head = PanelLinear(weight, None, torch.float32, self._pool)
         return head.look_up, head
 
     def embedding(self, weight: Tensor, token_ids: Tensor) -> Tensor:
+        check_contiguous("weight", weight)
+        check_ids("token_ids", token_ids, weight.shape[0])
         out = weight.new_empty(len(token_ids), weight.shape[1])
         elementwise.embedding(
-            out.data_ptr(), weight.data_ptr(), token_ids.data_ptr(), len(token_ids), weight.shape[1],
+            self._control, out.data_ptr(), weight.data_ptr(), token_ids.data_ptr(), len(token_ids), weight.shape[1],
             self.num_threads, id_tag_of(token_ids), tag_of(weight.dtype),
         )  # fmt: skip
         return out
@@ -63,29 +81,38 @@ class CpuKernels:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows, width = x.shape
+        check_weight(weight, x)
+        check_rows("x", x)
         out = torch.empty((rows, width), dtype=x.dtype)
         size = x.element_size()
         elementwise.rms_norm(
-            out.data_ptr(), width * size, x.data_ptr(), x.stride(0) * size, 0, weight.data_ptr(), rows, 1, width, eps,
-            self.num_threads, tag_of(x.dtype),
+            self._control, out.data_ptr(), width * size, x.data_ptr(), x.stride(0) * size, 0, weight.data_ptr(), rows,
+            1, width, eps, self.num_threads, tag_of(x.dtype),
         )  # fmt: skip
         return out
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows, width = x.shape
+        check_weight(weight, x)
+        check_contiguous("x", x)
+        check_contiguous("residual", residual)
+        if residual.shape != x.shape or residual.dtype != x.dtype:
+            raise ValueError(f"residual: {residual.dtype} {tuple(residual.shape)}, allowed: {x.dtype} {tuple(x.shape)}")
         out = torch.empty((rows, width), dtype=x.dtype)
         elementwise.add_rms_norm(
-            out.data_ptr(), x.data_ptr(), residual.data_ptr(), weight.data_ptr(), rows, width, eps, self.num_threads,
-            tag_of(x.dtype),
+            self._control, out.data_ptr(), x.data_ptr(), residual.data_ptr(), weight.data_ptr(), rows, width, eps,
+            self.num_threads, tag_of(x.dtype),
         )  # fmt: skip
         return out
 
     def head_rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> None:
         rows, heads, width = x.shape
+        check_weight(weight, x)
+        check_rows("x", x)
         row_bytes, head_bytes = x.stride(0) * x.element_size(), x.stride(1) * x.element_size()
         elementwise.rms_norm(
-            x.data_ptr(), row_bytes, x.data_ptr(), row_bytes, head_bytes, weight.data_ptr(), rows, heads, width, eps,
-            self.num_threads, tag_of(x.dtype),
+            self._control, x.data_ptr(), row_bytes, x.data_ptr(), row_bytes, head_bytes, weight.data_ptr(), rows,
+            heads, width, eps, self.num_threads, tag_of(x.dtype),
         )  # fmt: skip
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
@@ -95,9 +122,10 @@ class CpuKernels:
         return self._activate(elementwise.gelu_and_mul, gate_up)
 
     def _activate(self, kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
+        check_contiguous("gate_up", gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((rows, width), dtype=gate_up.dtype)
-        kernel(out.data_ptr(), gate_up.data_ptr(), rows, width, self.num_threads, tag_of(gate_up.dtype))
+        kernel(self._control, out.data_ptr(), gate_up.data_ptr(), rows, width, self.num_threads, tag_of(gate_up.dtype))
         return out
 
     # attention
@@ -105,7 +133,14 @@ class CpuKernels:
     def plan_attention(
         self, query_start_loc: Tensor, seq_lens: Tensor, block_tables: Tensor, *, block_size: int, num_kv_heads: int
     ) -> AttentionMetadata:
-        numba.set_num_threads(self.num_threads)
+        for name, table in (
+            ("query_start_loc", query_start_loc),
+            ("seq_lens", seq_lens),
+            ("block_tables", block_tables),
+        ):
+            if table.dtype != torch.int32:
+                raise ValueError(f"{name}: {table.dtype}, allowed: torch.int32")
+            check_rows(name, table)
         starts, lens = query_start_loc.numpy(), seq_lens.numpy()
         positions = torch.empty(int(starts[-1]), dtype=torch.int64)
         slots = torch.empty_like(positions)
@@ -118,11 +153,17 @@ class CpuKernels:
     ) -> None:
         size = q.element_size()
         rows, heads, head_dim = q.shape
+        for name, part in (("q", q), ("k", k), ("v", v)):
+            check_heads(name, part, kv_layer)
+        check_cache(kv_layer)
+        check_contiguous("cos_sin", cos_sin)
+        if cos_sin.dtype != torch.float32:
+            raise ValueError(f"cos_sin: {cos_sin.dtype}, allowed: torch.float32")
         elementwise.rotary_and_write(
-            q.data_ptr(), q.stride(0) * size, k.data_ptr(), k.stride(0) * size, v.data_ptr(), v.stride(0) * size,
-            heads, k.shape[1], head_dim, cos_sin.data_ptr(), cos_sin.shape[1], meta.positions.data_ptr(),
-            meta.slot_mapping.data_ptr(), kv_layer.data_ptr(), kv_layer.stride(0) * size, kv_layer.shape[3], rows,
-            self.num_threads, I64, tag_of(q.dtype),
+            self._control, q.data_ptr(), q.stride(0) * size, k.data_ptr(), k.stride(0) * size, v.data_ptr(),
+            v.stride(0) * size, heads, k.shape[1], head_dim, cos_sin.data_ptr(), cos_sin.shape[1],
+            meta.positions.data_ptr(), meta.slot_mapping.data_ptr(), kv_layer.data_ptr(), kv_layer.stride(0) * size,
+            kv_layer.shape[3], rows, self.num_threads, I64, tag_of(q.dtype),
         )  # fmt: skip
 
     def attention(
@@ -130,19 +171,21 @@ class CpuKernels:
     ) -> Tensor:
         rows, heads, head_dim = q.shape
         _, _, kv_heads, block_size, _ = kv_layer.shape
+        check_heads("q", q, kv_layer)
+        check_cache(kv_layer)
         size, tag, work = q.element_size(), tag_of(q.dtype), meta.work
         out = torch.empty((rows, heads * head_dim), dtype=q.dtype)
         partials = torch.empty(work.num_partials * (heads // kv_heads) * (head_dim + 2))
         paged.attend(
-            out.data_ptr(), q.data_ptr(), q.stride(0) * size, heads, kv_layer.data_ptr(), kv_layer.stride(0) * size,
-            kv_heads, block_size, head_dim, meta.block_tables.data_ptr(), meta.block_tables.stride(0) * 4,
-            meta.positions.data_ptr(), work.items_address, work.thread_start_address, self.num_threads,
+            self._control, out.data_ptr(), q.data_ptr(), q.stride(0) * size, heads, kv_layer.data_ptr(),
+            kv_layer.stride(0) * size, kv_heads, block_size, head_dim, meta.block_tables.data_ptr(),
+            meta.block_tables.stride(0) * 4, meta.positions.data_ptr(), work.items_address, len(work.items),
             partials.data_ptr(), scale, sliding_window, I32, I64, tag,
         )  # fmt: skip
         if work.num_partials:
             paged.merge_partials(
-                out.data_ptr(), heads, kv_heads, head_dim, work.merges_address, len(work.merges), partials.data_ptr(),
-                self.num_threads, I64, tag,
+                self._control, out.data_ptr(), heads, kv_heads, head_dim, work.merges_address, len(work.merges),
+                partials.data_ptr(), I64, tag,
             )  # fmt: skip
         return out
 
@@ -154,22 +197,23 @@ class CpuKernels:
 
     def apply_penalties(self, logits: Tensor, penalties: LogitsPenalties) -> None:
         p = penalties
+        check_ids("bias_ids", p.bias_ids, logits.shape[1])
         arrays = (
             p.rows, p.repetition, p.presence, p.frequency, p.token_ids, p.history_rows, p.prompt_lens, p.num_tokens,
             p.bias_start, p.bias_ids, p.bias_values,
         )  # fmt: skip
-        sampling.apply_penalties(logits.numpy(), *(array.numpy() for array in arrays), self.num_threads)
+        sampling.apply_penalties(self._control, logits.numpy(), *(array.numpy() for array in arrays))
 
     def argmax(self, logits: Tensor) -> Tensor:
         out = torch.empty(logits.shape[0], dtype=torch.int64)
-        sampling.argmax(logits.numpy(), out.numpy(), self.num_threads)
+        sampling.argmax(self._control, logits.numpy(), out.numpy())
         return out
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         b = batch
         out = torch.empty(len(b.rows), dtype=torch.int64)
         arrays = (b.rows, b.temperature, b.top_k, b.top_p, b.min_p, b.seeds, b.choices, b.positions, out)
-        sampling.sample(logits.numpy(), *(array.numpy() for array in arrays), self.num_threads)
+        sampling.sample(self._control, logits.numpy(), *(array.numpy() for array in arrays))
         return out
 
     def token_logprobs(self, logits: Tensor, token_ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,6 +221,6 @@ class CpuKernels:
         chosen, values = torch.empty(rows), torch.empty((rows, k))
         ids = torch.empty((rows, k), dtype=torch.int64)
         sampling.token_logprobs(
-            logits.numpy(), token_ids.numpy(), k, chosen.numpy(), ids.numpy(), values.numpy(), self.num_threads
+            self._control, logits.numpy(), token_ids.numpy(), k, chosen.numpy(), ids.numpy(), values.numpy()
         )
         return chosen, ids, values

@@ -9,15 +9,19 @@ weights; and as a tile's rows do not touch each other (see ``tiles``), it is bat
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import prange
 from torch import Tensor
 
+from octavo_kernels.cpu.arguments import check_ids, check_rows
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.memory import F32, address, at, id_tag_of, item_size, load, store, tag_of
+from octavo_kernels.cpu.pool import ThreadPool, job, launch
 from octavo_kernels.cpu.tiles import Operand, host_tile_shape, make_tile
 
 SHAPE = host_tile_shape()
 _ROWS, _WIDTH = SHAPE.rows, SHAPE.width
+_CHUNKS_PER_THREAD = 8  # small enough to even out threads, large enough to read long runs of weights
+_WIDEN_ITEMS = 1 << 15
+
 _tile_1, _tile_2, _tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
     make_tile(SHAPE.lanes, rows, SHAPE.vectors, Operand.BF16_PAIRS) for rows in range(1, 9)
 )
@@ -54,7 +58,7 @@ def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c
     """A panel of which only the first ``columns`` are outputs: by way of a scratch row."""
     scratch = np.empty(_WIDTH, np.float32)
     scratch_address = address(scratch)
-    for r in range(rows):
+    for _ in range(rows):
         _tile_1(x, x_stride, w, w_stride, k, bias, 0, scratch_address, 0, w_tag, F32)
         line = at(c, c_tag)
         for j in range(columns):
@@ -63,62 +67,74 @@ def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c
         c += c_stride
 
 
-@jit(parallel=True)
-def multiply(x, x_stride, rows, k, w, bias, c, columns, wide, threads, x_tag, w_tag, c_tag):
-    """``c[rows, columns] = x @ w + bias``; ``wide`` is fp32 scratch ``[rows, k]`` for an ``x`` that is not fp32.
+@jit()
+def _widen_rows(x, x_stride, rows, k, wide, chunks, x_tag, chunk):
+    target = at(wide, F32)
+    for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
+        line = at(x + r * x_stride, x_tag)
+        for i in range(k):
+            target[r * k + i] = load(line, i)
 
-    Tiles (row block x panel) go to threads in equal, contiguous runs, panel by panel, so that each weight is read once.
-    """
+
+@jit()
+def _multiply_tiles(x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_tag, chunk):
+    """A run of the product's tiles (row block x panel), panel by panel, so that each weight is read once."""
     size, out_size = item_size(w_tag), item_size(c_tag)
-    if wide != 0:
-        for t in prange(threads):
-            target = at(wide, F32)
-            for r in range(t * rows // threads, (t + 1) * rows // threads):
-                line = at(x + r * x_stride, x_tag)
-                for i in range(k):
-                    target[r * k + i] = load(line, i)
-        x, x_stride = wide, k * 4
     panels = (columns + _WIDTH - 1) // _WIDTH
     blocks = (rows + _ROWS - 1) // _ROWS
-    w_stride = _WIDTH * 4
-    for t in prange(threads):
-        tile, end = t * panels * blocks // threads, (t + 1) * panels * blocks // threads
-        while tile < end:
-            panel, block = tile // blocks, tile % blocks
-            last = min(blocks, block + end - tile)
-            first_row, count = block * _ROWS, min(rows, last * _ROWS) - block * _ROWS
-            x_block = x + first_row * x_stride
-            w_panel = w + panel * _WIDTH * k * size
-            bias_panel = bias + panel * _WIDTH * 4
-            c_block = c + (first_row * columns + panel * _WIDTH) * out_size
-            left = columns - panel * _WIDTH
-            if left >= _WIDTH:
-                multiply_panel(
-                    x_block, x_stride, count, w_panel, w_stride, k, bias_panel, 0, c_block, columns * out_size,
-                    w_tag, c_tag,
-                )
-            else:
-                _multiply_last_panel(
-                    x_block, x_stride, count, w_panel, w_stride, k, bias_panel, c_block, columns * out_size, left,
-                    w_tag, c_tag,
-                )
-            tile += last - block
+    w_stride, c_stride = _WIDTH * 4, columns * out_size
+    tile, end = chunk * panels * blocks // chunks, (chunk + 1) * panels * blocks // chunks
+    while tile < end:
+        panel, block = tile // blocks, tile % blocks
+        last = min(blocks, block + end - tile)
+        first = block * _ROWS
+        count = min(rows, last * _ROWS) - first
+        column = panel * _WIDTH
+        x_block, w_panel, bias_panel = x + first * x_stride, w + column * k * size, bias + column * 4
+        c_block = c + first * c_stride + column * out_size
+        if columns - column >= _WIDTH:
+            multiply_panel(
+                x_block, x_stride, count, w_panel, w_stride, k, bias_panel, 0, c_block, c_stride, w_tag, c_tag
+            )
+        else:
+            left = columns - column
+            _multiply_last_panel(
+                x_block, x_stride, count, w_panel, w_stride, k, bias_panel, c_block, c_stride, left, w_tag, c_tag
+            )
+        tile += last - block
 
 
-@jit(parallel=True)
-def look_up(ids, count, w, width, k, out, threads, id_tag, w_tag):
-    """Rows ``ids`` of a weight packed for a product: ``out[count, width]``; ``k`` is the padded width."""
-    for t in prange(threads):
-        source, tokens, target = at(w, w_tag), at(ids, id_tag), at(out, w_tag)
-        paired = item_size(w_tag) == 2
-        for i in range(t * count // threads, (t + 1) * count // threads):
-            panel, column = tokens[i] // _WIDTH, tokens[i] % _WIDTH
-            base = panel * _WIDTH * k
+@jit()
+def multiply(pool, x, x_stride, rows, k, w, bias, c, columns, wide, threads, x_tag, w_tag, c_tag):
+    """``c[rows, columns] = x @ w + bias``; ``wide`` is fp32 scratch ``[rows, k]`` for an ``x`` that is not fp32."""
+    if wide != 0:
+        chunks = min(threads, rows * k // _WIDEN_ITEMS + 1)
+        launch(pool, chunks, job(_widen_rows, (x, x_stride, rows, k, wide, chunks, x_tag)))
+        x, x_stride = wide, k * 4
+    tiles = ((columns + _WIDTH - 1) // _WIDTH) * ((rows + _ROWS - 1) // _ROWS)
+    chunks = min(tiles, threads * _CHUNKS_PER_THREAD)
+    launch(pool, chunks, job(_multiply_tiles, (x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_tag)))
+
+
+@jit()
+def _look_up_rows(ids, count, w, width, k, out, chunks, id_tag, w_tag, chunk):
+    source, tokens, target = at(w, w_tag), at(ids, id_tag), at(out, w_tag)
+    for i in range(chunk * count // chunks, (chunk + 1) * count // chunks):
+        panel, column = np.int64(tokens[i]) // _WIDTH, np.int64(tokens[i]) % _WIDTH
+        base = panel * _WIDTH * k
+        if item_size(w_tag) == 2:
             for j in range(width):
-                if paired:
-                    target[i * width + j] = source[base + (j // 2) * 2 * _WIDTH + 2 * column + j % 2]
-                else:
-                    target[i * width + j] = source[base + j * _WIDTH + column]
+                target[i * width + j] = source[base + (j // 2) * 2 * _WIDTH + 2 * column + j % 2]
+        else:
+            for j in range(width):
+                target[i * width + j] = source[base + j * _WIDTH + column]
+
+
+@jit()
+def look_up(pool, ids, count, w, width, k, out, threads, id_tag, w_tag):
+    """Rows ``ids`` of a weight packed for a product: ``out[count, width]``; ``k`` is the padded width."""
+    chunks = min(count, threads)
+    launch(pool, chunks, job(_look_up_rows, (ids, count, w, width, k, out, chunks, id_tag, w_tag)))
 
 
 def pack_panels(weight: Tensor) -> Tensor:
@@ -134,7 +150,7 @@ def pack_panels(weight: Tensor) -> Tensor:
 class PanelLinear:
     """``[T, in] -> [T, out]`` for fp32 and bf16 weights; ``x`` has the weight's type and contiguous rows."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype, threads: int) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype, pool: ThreadPool) -> None:
         self.out_features, self.in_features = weight.shape
         self.dtype, self.out_dtype = weight.dtype, out_dtype
         self._padded_in = self.in_features + self.in_features % 2
@@ -142,13 +158,14 @@ class PanelLinear:
         self._bias = torch.zeros(self._panels.shape[0] * _WIDTH)
         if bias is not None:
             self._bias[: self.out_features] = bias
-        self._threads = threads
+        self._pool = pool
         self._tags = (tag_of(weight.dtype), tag_of(weight.dtype), tag_of(out_dtype))
         self._addresses = (self._panels.data_ptr(), self._bias.data_ptr())
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != self.dtype or x.shape[1] != self.in_features:
             raise ValueError(f"x: {x.dtype} {tuple(x.shape)}, allowed: {self.dtype} [T, {self.in_features}]")
+        check_rows("x", x)
         if self._padded_in != self.in_features:
             x = F.pad(x, (0, 1))
         rows = x.shape[0]
@@ -156,16 +173,34 @@ class PanelLinear:
         wide = None if x.dtype == torch.float32 else torch.empty(rows * self._padded_in)
         if rows:
             multiply(
-                x.data_ptr(), x.stride(0) * x.element_size(), rows, self._padded_in, *self._addresses,
-                out.data_ptr(), self.out_features, 0 if wide is None else wide.data_ptr(), self._threads, *self._tags,
+                self._pool.control,
+                x.data_ptr(),
+                x.stride(0) * x.element_size(),
+                rows,
+                self._padded_in,
+                *self._addresses,
+                out.data_ptr(),
+                self.out_features,
+                0 if wide is None else wide.data_ptr(),
+                self._pool.num_threads,
+                *self._tags,
             )
         return out
 
     def look_up(self, token_ids: Tensor) -> Tensor:
         """Rows of the weight: ``[T] (int32 or int64) -> [T, in]``."""
+        check_ids("token_ids", token_ids, self.out_features)
         out = torch.empty((len(token_ids), self.in_features), dtype=self.dtype)
         look_up(
-            token_ids.data_ptr(), len(token_ids), self._addresses[0], self.in_features, self._padded_in,
-            out.data_ptr(), self._threads, id_tag_of(token_ids), self._tags[1],
+            self._pool.control,
+            token_ids.data_ptr(),
+            len(token_ids),
+            self._addresses[0],
+            self.in_features,
+            self._padded_in,
+            out.data_ptr(),
+            self._pool.num_threads,
+            id_tag_of(token_ids),
+            self._tags[1],
         )
         return out

@@ -37,33 +37,33 @@ def id_tag_of(ids: torch.Tensor) -> np.int32 | np.int64:
 
 
 @intrinsic
-def at(typingctx, address, tag):  # noqa: ANN001, ANN201
+def at(typingctx, address, tag):
     """Pointer to items of the tag's type at ``address``."""
     signature = types.CPointer(tag)(address, tag)
 
-    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+    def codegen(context, builder, signature, args):
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
     return signature, codegen
 
 
 @intrinsic
-def item_size(typingctx, tag):  # noqa: ANN001, ANN201
+def item_size(typingctx, tag):
     """Bytes of one item of the tag's type."""
     size = _ITEM_SIZE[tag]
 
-    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+    def codegen(context, builder, signature, args):
         return ir.Constant(ir.IntType(64), size)
 
     return types.int64(tag), codegen
 
 
 @intrinsic
-def load(typingctx, pointer, index):  # noqa: ANN001, ANN201
+def load(typingctx, pointer, index):
     """The item at ``index``, as float32."""
     narrow = pointer.dtype == types.uint16
 
-    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+    def codegen(context, builder, signature, args):
         value = builder.load(builder.gep(args[0], [args[1]]))
         return widen(builder, value) if narrow else value
 
@@ -71,11 +71,11 @@ def load(typingctx, pointer, index):  # noqa: ANN001, ANN201
 
 
 @intrinsic
-def store(typingctx, pointer, index, value):  # noqa: ANN001, ANN201
+def store(typingctx, pointer, index, value):
     """Rounds a float32 to the pointer's type and puts it at ``index``."""
     narrow = pointer.dtype == types.uint16
 
-    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+    def codegen(context, builder, signature, args):
         value = round_to_bf16(builder, args[2]) if narrow else args[2]
         builder.store(value, builder.gep(args[0], [args[1]]))
         return context.get_dummy_value()
@@ -84,18 +84,22 @@ def store(typingctx, pointer, index, value):  # noqa: ANN001, ANN201
 
 
 @intrinsic
-def bits_to_float(typingctx, bits):  # noqa: ANN001, ANN201
+def bits_to_float(typingctx, bits):
     """The float32 whose bits are this int32."""
 
-    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+    def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.int32), codegen
 
 
 @register_jitable
-def address(array):  # noqa: ANN001, ANN201
-    """Address of a NumPy array that a kernel made. Signed: Numba adds signed and unsigned integers as floats."""
+def address(array):
+    """Address of a NumPy array that a kernel made.
+
+    Numba frees a local array after the last use of its *name*: take the address of an argument, or in a loop that goes
+    on using it. Signed, as Numba adds signed and unsigned integers as floats.
+    """
     return np.int64(array.ctypes.data)
 
 

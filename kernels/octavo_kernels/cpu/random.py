@@ -26,9 +26,7 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
 def words_at(seed, choice, position, group):
     """The words of vocabulary indices ``4 * group .. 4 * group + 3``; seed and position are int64."""
     key, place = np.uint64(seed), np.uint64(position)
-    return philox4x32(
-        np.uint64(group), np.uint64(choice) & _LOW, place & _LOW, place >> _32, key & _LOW, key >> _32
-    )
+    return philox4x32(np.uint64(group), np.uint64(choice) & _LOW, place & _LOW, place >> _32, key & _LOW, key >> _32)
 
 
 @jit(exact=True)

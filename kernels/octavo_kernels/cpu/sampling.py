@@ -7,17 +7,18 @@ sum so far than the noise can reach never wins: most of a vocabulary is passed o
 import math
 
 import numpy as np
-from numba import prange
 
 from octavo_kernels.cpu.exponential import exp
 from octavo_kernels.cpu.jit import jit
+from octavo_kernels.cpu.pool import job, launch
 from octavo_kernels.cpu.random import gumbel, words_at
 
 _MINUS_INFINITY = np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _MAX_GUMBEL = np.float32(17.4)  # -log(-log(1 - 2**-25)) is 17.33
 _LANES = 64  # independent maxima, so that the search for the largest is vectorised
-_NUCLEUS_SPAN = np.float32(12.0)  # first guess at how far below the best logit top_p reaches
+_SPAN = np.float32(12.0)  # first guess at how far below the best logit the kept ones reach, in temperatures
+_WIDER = np.float32(4.0)
 
 
 @jit()
@@ -45,70 +46,129 @@ def _first_of(row, value):
     return 0
 
 
-@jit(parallel=True)
-def argmax(logits, out, threads):
+@jit()
+def _argmax_row(logits, out, r):
     """First index of the largest logit of each row."""
-    rows = len(logits)
-    for t in prange(threads):
-        for r in range(t * rows // threads, (t + 1) * rows // threads):
-            out[r] = _first_of(logits[r], largest(logits[r]))
+    out[r] = _first_of(logits[r], largest(logits[r]))
+
+
+@jit()
+def argmax(pool, logits, out):
+    launch(pool, len(logits), job(_argmax_row, (logits, out)))
 
 
 @jit()
 def _above(row, floor, ids):
-    """Indices of the logits >= ``floor``, into ``ids``; returns their number."""
+    """Indices of the logits >= ``floor``, into ``ids``; returns their number. Skips stretches that have none."""
     count = 0
-    for j in range(len(row)):
-        if row[j] >= floor:
-            ids[count] = j
-            count += 1
+    for start in range(0, len(row), _LANES):
+        end = min(start + _LANES, len(row))
+        hits = 0
+        for j in range(start, end):
+            hits += 1 if row[j] >= floor else 0
+        if hits > 0:
+            for j in range(start, end):
+                if row[j] >= floor:
+                    ids[count] = j
+                    count += 1
     return count
 
 
 @jit()
-def _rank(row, ids):
-    """``ids`` by logit, best first; equals by lower id."""
-    return ids[np.argsort(-row[ids], kind="mergesort")]
+def _mass(row, floor, top, temperature):
+    """Sum of ``exp((logit - top) / temperature)`` over the logits >= ``floor``, in fp32 by stretches, then in fp64."""
+    total, factor = 0.0, _ONE / temperature
+    for start in range(0, len(row), _LANES):
+        part = _ZERO
+        for j in range(start, min(start + _LANES, len(row))):
+            part += exp((row[j] - top) * factor) if row[j] >= floor else _ZERO
+        total += np.float64(part)
+    return total
 
 
 @jit()
-def _kth_largest(row, floor, k, ids):
+def _before(row, a, b):
+    """Whether token ``a`` ranks before ``b``: by logit, equals by lower id."""
+    return row[a] > row[b] or (row[a] == row[b] and a < b)
+
+
+@jit()
+def _sift(row, ids, size, place):
+    """Restores a heap (best on top) of which only ``place`` may be wrong."""
+    token = ids[place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(row, ids[child + 1], ids[child]):
+            child += 1
+        if not _before(row, ids[child], token):
+            break
+        ids[place] = ids[child]
+        place = child
+    ids[place] = token
+
+
+@jit()
+def _best_first(row, floor, top, span, wanted, ids):
+    """Heap of at least ``wanted`` tokens (or all) with logits >= ``floor``, the nearer to ``top`` the better.
+
+    Returns their number and the lowest logit looked at.
+    """
+    while True:
+        low = max(floor, top - span)
+        count = _above(row, low, ids)
+        if count >= wanted or low <= floor:
+            for place in range(count // 2 - 1, -1, -1):
+                _sift(row, ids, count, place)
+            return count, low
+        span *= _WIDER
+
+
+@jit()
+def _pop(row, ids, size):
+    """Moves the best token of the heap behind its end, which is ``size - 1`` then, and returns it."""
+    token = ids[0]
+    ids[0] = ids[size - 1]
+    ids[size - 1] = token
+    _sift(row, ids, size - 1, 0)
+    return token
+
+
+@jit()
+def _kth_largest(row, floor, top, span, k, ids):
     """The k-th largest logit of those >= ``floor`` (or the floor, where there are fewer)."""
-    count = _above(row, floor, ids)
-    if count <= k:
+    size, _ = _best_first(row, floor, top, span, k, ids)
+    if size < k:
         return floor
-    kept = row[ids[:count]]
-    return np.partition(kept, count - k)[count - k]
+    token = 0
+    for n in range(k):
+        token = _pop(row, ids, size - n)
+    return row[token]
 
 
 @jit()
 def _nucleus(row, floor, top, temperature, top_p, ids):
-    """Number of tokens that top_p keeps of those with a logit >= ``floor``: they lead ``ids``, best first."""
-    mass = 0.0
-    for j in range(len(row)):
-        if row[j] >= floor:
-            mass += np.float64(exp((row[j] - top) / temperature))
-    wanted, span = mass * np.float64(top_p), _NUCLEUS_SPAN * temperature
+    """The tokens that top_p keeps of those with a logit >= ``floor``: a range of ``ids``."""
+    wanted, span = _mass(row, floor, top, temperature) * np.float64(top_p), _SPAN * temperature
     while True:
-        low = max(floor, top - span)
-        count = _above(row, low, ids)
-        ranked = _rank(row, ids[:count])
+        count, low = _best_first(row, floor, top, span, 1, ids)
         reached = 0.0
         for n in range(count):
-            ids[n] = ranked[n]
-            reached += np.float64(exp((row[ranked[n]] - top) / temperature))
+            token = _pop(row, ids, count - n)
+            reached += np.float64(exp((row[token] - top) * (_ONE / temperature)))
             if reached >= wanted:
-                return n + 1
-        if low <= floor or not np.isfinite(low):
-            return count
-        span *= np.float32(4.0)
+                return count - n - 1, count
+        if low <= floor:
+            return 0, count
+        span *= _WIDER
 
 
 @jit()
-def _race(row, ids, count, temperature, seed, choice, position):
+def _race(row, ids, begin, end, temperature, seed, choice, position):
     """Gumbel-max among ``ids``; equals go to the lower id."""
     best, winner = _MINUS_INFINITY, np.int64(0)
-    for n in range(count):
+    for n in range(begin, end):
         token = ids[n]
         scaled = row[token] / temperature
         if scaled + _MAX_GUMBEL < best:
@@ -129,76 +189,92 @@ def _draw(row, temperature, top_k, top_p, min_p, seed, choice, position, ids):
     if min_p > _ZERO:
         floor = top + np.float32(math.log(min_p)) * temperature
     if 0 < top_k < len(row):
-        floor = max(floor, _kth_largest(row, floor, top_k, ids))
+        floor = max(floor, _kth_largest(row, floor, top, _SPAN * temperature, top_k, ids))
     if top_p < _ONE:
-        return _race(row, ids, _nucleus(row, floor, top, temperature, top_p, ids), temperature, seed, choice, position)
+        begin, end = _nucleus(row, floor, top, temperature, top_p, ids)
+        return _race(row, ids, begin, end, temperature, seed, choice, position)
     # The best logit's own noise bounds what can win before any other number is drawn.
     best_id = _first_of(row, top)
     reach = gumbel(words_at(seed, choice, position, best_id // 4)[best_id % 4]) - _MAX_GUMBEL
     count = _above(row, max(floor, top + reach * temperature), ids)
-    return _race(row, ids, count, temperature, seed, choice, position)
+    return _race(row, ids, 0, count, temperature, seed, choice, position)
 
 
-@jit(parallel=True)
-def sample(logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out, threads):
-    count = len(rows)
-    for t in prange(threads):
-        ids = np.empty(logits.shape[1], np.int32)
-        for n in range(t * count // threads, (t + 1) * count // threads):
-            out[n] = _draw(
-                logits[rows[n]], temperature[n], top_k[n], top_p[n], min_p[n], seeds[n], choices[n], positions[n], ids
-            )
+@jit()
+def _sample_row(logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out, n):
+    ids = np.empty(logits.shape[1], np.int32)
+    out[n] = _draw(
+        logits[rows[n]], temperature[n], top_k[n], top_p[n], min_p[n], seeds[n], choices[n], positions[n], ids
+    )
 
 
-@jit(parallel=True)
-def apply_penalties(
+@jit()
+def sample(pool, logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out):
+    launch(
+        pool,
+        len(rows),
+        job(_sample_row, (logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out)),
+    )
+
+
+@jit()
+def _penalise_row(
     logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
-    bias_start, bias_ids, bias_values, threads,
+    bias_start, bias_ids, bias_values, n,
 ):  # fmt: skip
     """Bias first, then each distinct token of the history once, with its count in the output."""
-    count = len(rows)
-    for t in prange(threads):
-        uses = np.zeros(logits.shape[1], np.int32)
-        seen = np.zeros(logits.shape[1], np.bool_)
-        for n in range(t * count // threads, (t + 1) * count // threads):
-            row, history = logits[rows[n]], token_ids[history_rows[n]]
-            for b in range(bias_start[n], bias_start[n + 1]):
-                row[bias_ids[b]] += bias_values[b]
-            if repetition[n] == _ONE and presence[n] == _ZERO and frequency[n] == _ZERO:
-                continue
-            for i in range(prompt_lens[n], num_tokens[n]):
-                uses[history[i]] += 1
-            for i in range(num_tokens[n]):
-                token = history[i]
-                if seen[token]:
-                    continue
-                seen[token] = True
-                value = row[token]
-                value = value / repetition[n] if value > _ZERO else value * repetition[n]
-                if uses[token] > 0:
-                    value -= frequency[n] * np.float32(uses[token]) + presence[n]
-                row[token] = value
-            for i in range(num_tokens[n]):
-                seen[history[i]], uses[history[i]] = False, 0
+    row, history = logits[rows[n]], token_ids[history_rows[n]]
+    for b in range(bias_start[n], bias_start[n + 1]):
+        row[bias_ids[b]] += bias_values[b]
+    if repetition[n] == _ONE and presence[n] == _ZERO and frequency[n] == _ZERO:
+        return
+    uses, seen = np.zeros(len(row), np.int32), np.zeros(len(row), np.bool_)
+    for i in range(prompt_lens[n], num_tokens[n]):
+        uses[history[i]] += 1
+    for i in range(num_tokens[n]):
+        token = history[i]
+        if seen[token]:
+            continue
+        seen[token] = True
+        value = row[token]
+        value = value / repetition[n] if value > _ZERO else value * repetition[n]
+        if uses[token] > 0:
+            value -= frequency[n] * np.float32(uses[token]) + presence[n]
+        row[token] = value
 
 
-@jit(parallel=True)
-def token_logprobs(logits, token_ids, k, chosen, top_ids, top_values, threads):
+@jit()
+def apply_penalties(
+    pool, logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
+    bias_start, bias_ids, bias_values,
+):  # fmt: skip
+    arguments = (
+        logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
+        bias_start, bias_ids, bias_values,
+    )  # fmt: skip
+    launch(pool, len(rows), job(_penalise_row, arguments))
+
+
+@jit()
+def _logprobs_row(logits, token_ids, k, chosen, top_ids, top_values, r):
+    row = logits[r]
+    top = largest(row)
+    norm = top + np.float32(math.log(_mass(row, _MINUS_INFINITY, top, _ONE))) if np.isfinite(top) else _ZERO
+    chosen[r] = row[token_ids[r]] - norm
+    if k == 0:
+        return
+    ids = np.empty(len(row), np.int32)
+    size, _ = _best_first(row, _MINUS_INFINITY, top, _SPAN, k, ids)
+    for n in range(min(k, size)):
+        token = _pop(row, ids, size - n)
+        top_ids[r, n] = token
+        top_values[r, n] = row[token] - norm
+    for n in range(size, k):
+        top_ids[r, n] = 0
+        top_values[r, n] = _MINUS_INFINITY
+
+
+@jit()
+def token_logprobs(pool, logits, token_ids, k, chosen, top_ids, top_values):
     """Log probabilities of one token of each row and of the ``k`` best."""
-    rows = len(logits)
-    for t in prange(threads):
-        ids = np.empty(logits.shape[1], np.int32)
-        for r in range(t * rows // threads, (t + 1) * rows // threads):
-            row = logits[r]
-            top = largest(row)
-            total = 0.0
-            for j in range(len(row)):
-                total += np.float64(exp(row[j] - top))
-            norm = top + np.float32(math.log(total))
-            chosen[r] = row[token_ids[r]] - norm
-            if k > 0:
-                floor = _kth_largest(row, _MINUS_INFINITY, k, ids)
-                ranked = _rank(row, ids[: _above(row, floor, ids)])
-                for n in range(k):
-                    top_ids[r, n] = ranked[n]
-                    top_values[r, n] = row[ranked[n]] - norm
+    launch(pool, len(logits), job(_logprobs_row, (logits, token_ids, k, chosen, top_ids, top_values)))

@@ -145,11 +145,11 @@ def make_tile(lanes: int, rows: int, vectors: int, bf16_operand: Operand = Opera
                 builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=size)
 
     @intrinsic
-    def tile(typingctx, x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag):  # noqa: ANN001, ANN202
+    def tile(typingctx, x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag):
         operand = Operand.F32 if w_tag == types.float32 else bf16_operand
         bf16_out = c_tag == types.uint16
 
-        def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        def codegen(context, builder, signature, args):
             emit(builder, list(args[:9]), operand, bf16_out)
             return context.get_dummy_value()
 
