@@ -40,7 +40,8 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 class Call:
     """One prompt and how to answer it. Checked when it is made, but for what only the model knows.
 
-    ``timeout_s`` is the client's own; the gateway's ``request_timeout_seconds`` holds beside it.
+    ``timeout_s`` is the client's own; the gateway's ``request_timeout_seconds`` holds beside it. ``index`` is the
+    prompt's number among those of one HTTP request.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class Call:
     cache_salt: str = ""
     tenant: str = ""
     timeout_s: float | None = None
+    index: int = 0
 
     def __post_init__(self) -> None:
         check_stops(self.stop)

@@ -40,13 +40,22 @@ class Delta:
 class ChoiceReader:
     """Turns the engine's outputs for one choice into deltas."""
 
-    def __init__(self, index: int, detokenizer: Detokenizer, stops: StopStrings | None, *, show_stop: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        stops: StopStrings | None,
+        *,
+        show_stop: bool,
+        logprobs: bool,
+    ) -> None:
         self.index = index
         self.finished = False
         self.num_tokens = 0
         self._detokenizer = detokenizer
         self._stops = stops
         self._show_stop = show_stop
+        self._plain = stops is None and not logprobs
         self._token_ids: list[int] = []
         self._logprobs: list[sampling_pb2.PositionLogprobs] = []
 
@@ -56,6 +65,13 @@ class ChoiceReader:
         A choice that a stop string ended is ``finished`` although the engine has not said so.
         """
         ids = list(output.token_ids)
+        if not output.finish_reason and self._plain:
+            text = self._detokenizer.push(ids)
+            self.num_tokens += len(ids)
+            if text and not self._token_ids:
+                return Delta(self.index, text, ids, [])
+            self._token_ids += ids
+            return self._released(text) if text else None
         finish = _FINISH.get(output.finish_reason) if output.finish_reason else None
         # The token that ended the choice (end of text, or one of stop_token_ids) is no part of the text.
         shown = ids[:-1] if finish is FinishReason.STOP and not self._show_stop else ids
@@ -102,15 +118,14 @@ class ChoiceReader:
         reason: str | int | None,
     ) -> Delta | None:
         self.num_tokens += len(ids)
-        if self._token_ids:
-            self._token_ids += ids
-        else:
-            self._token_ids = ids
-        if logprobs:
-            self._logprobs += logprobs
+        self._token_ids += ids
+        self._logprobs += logprobs
         if not text and finish is None:
             return None
         self.finished = finish is not None
+        return self._released(text, finish, reason)
+
+    def _released(self, text: str, finish: FinishReason | None = None, reason: str | int | None = None) -> Delta:
         delta = Delta(self.index, text, self._token_ids, self._logprobs, finish, reason)
         self._token_ids = []
         self._logprobs = []

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from octavo_api.errors import (
     DeadlineExceeded,
@@ -185,15 +185,18 @@ class Generation:
     ) -> None:
         self.call = call
         self.prompt_token_ids = prompt_token_ids
-        self.cached_tokens = 0
+        self.cached_tokens: int | None = None
+        """Prompt tokens found in the engine's cache; None until it has said."""
         self.prompt_logprobs: list[sampling_pb2.PositionLogprobs] = []
         self.timing: replica_pb2.Timing | None = None
         self._arrived = arrived
         self._last_output = 0.0
         self._stream: RequestStream | None = None
-        self._outputs: Any = None
+        self._next_outputs: Callable[[], Awaitable[list[replica_pb2.Output]]]
+        self._scores_prompt = call.sampling.prompt_logprobs is not None
         self._clock = asyncio.get_running_loop().time
         self._observer = observer
+        self._next_tokens = observer.next_tokens
         self._on_close = on_close
         self._closed = False
         self.finish_reasons: list[str] = []
@@ -201,7 +204,7 @@ class Generation:
 
     def attach(self, stream: RequestStream) -> None:
         self._stream = stream
-        self._outputs = aiter(stream)
+        self._next_outputs = aiter(stream).__anext__
 
     @property
     def route(self) -> Route | None:
@@ -214,50 +217,48 @@ class Generation:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Delta]:
+    async def __anext__(self) -> "Batch":
         """Returns what has arrived since the last turn, one delta or more; raises a ``RequestError`` on failure."""
         deltas: list[Delta] = []
-        while not deltas and len(self.finish_reasons) < len(self._choices):
+        while not deltas:
+            if len(self.finish_reasons) == len(self._choices):
+                raise StopAsyncIteration
             try:
-                outputs = await anext(self._outputs)
+                outputs = await self._next_outputs()
             except StopAsyncIteration:
                 raise EngineFailure("the engine's stream ended before its answer did") from None
-            self._observe_arrival()
+            now = self._clock()
+            if self._last_output:
+                self._next_tokens(now - self._last_output)
+            else:
+                self._observer.first_token(now - self._arrived)
+            self._last_output = now
             for output in outputs:
-                self._take(output, deltas)
-        if not deltas:
-            raise StopAsyncIteration
-        return deltas
+                if output.finish_reason or self._scores_prompt or self.cached_tokens is None:
+                    self._take_rare(output)
+                choice = self._choices[output.choice]
+                if not choice.finished and (delta := choice.take(output)) is not None:
+                    deltas.append(delta)
+                    if delta.finish_reason is not None:
+                        self._finish(delta, output)
+        return self, deltas
 
-    def _take(self, output: replica_pb2.Output, deltas: list[Delta]) -> None:
+    def _take_rare(self, output: replica_pb2.Output) -> None:
+        """Takes what only a first or a last output has, and the prompt's log probabilities."""
         if output.finish_reason:
             if output.finish_reason == sampling_pb2.FINISH_REASON_ERROR:
                 raise RequestError.from_proto(output.error)
             if output.HasField("timing"):
                 self.timing = output.timing
-        if output.prompt_logprobs:
-            self.prompt_logprobs += output.prompt_logprobs
-        if not self.cached_tokens and output.HasField("cached_tokens"):
+        self.prompt_logprobs += output.prompt_logprobs
+        if output.HasField("cached_tokens"):
             self.cached_tokens = output.cached_tokens
-        choice = self._choices[output.choice]
-        if choice.finished:
-            return
-        delta = choice.take(output)
-        if delta is None:
-            return
-        deltas.append(delta)
-        if delta.finish_reason is not None:
-            self.finish_reasons.append(delta.finish_reason)
-            if not output.finish_reason and self._stream is not None:
-                self._stream.abort_choice(output.choice)
 
-    def _observe_arrival(self) -> None:
-        now = self._clock()
-        if self._last_output:
-            self._observer.next_tokens(now - self._last_output)
-        else:
-            self._observer.first_token(now - self._arrived)
-        self._last_output = now
+    def _finish(self, delta: Delta, output: replica_pb2.Output) -> None:
+        assert delta.finish_reason is not None
+        self.finish_reasons.append(delta.finish_reason)
+        if not output.finish_reason and self._stream is not None:
+            self._stream.abort_choice(output.choice)
 
     async def aclose(self, reason: str = FinishReason.ABORT) -> None:
         """Aborts in the engine what has not ended, which then counts as ended by ``reason``. May be called twice."""
@@ -279,6 +280,9 @@ class Generation:
         await self.aclose("error" if isinstance(error, Exception) else FinishReason.ABORT)
 
 
+Batch = tuple[Generation, list[Delta]]
+
+
 def _readers(call: Call, prompt_ids: list[int], text: ModelText) -> list[ChoiceReader]:
     show_stop = call.include_stop_str_in_output
     stops = StopStrings(call.stop, include=show_stop) if call.stop else None
@@ -288,6 +292,7 @@ def _readers(call: Call, prompt_ids: list[int], text: ModelText) -> list[ChoiceR
             text.detokenizer(prompt_ids, skip_special_tokens=call.skip_special_tokens),
             stops.fork() if stops is not None else None,
             show_stop=show_stop,
+            logprobs=call.sampling.logprobs is not None,
         )
         for index in range(call.sampling.n)
     ]

@@ -1,55 +1,64 @@
 """Several calls as one stream: each is started, read and closed by itself, so that none waits for another's reader."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
 
 from octavo_router.call import Call
-from octavo_router.choice import Delta
-from octavo_router.gateway import Gateway, Generation
-
-Batch = tuple[int, Generation, list[Delta]]
+from octavo_router.gateway import Batch, Gateway
 
 
-async def run(gateway: Gateway, calls: Sequence[Call]) -> AsyncGenerator[Batch]:
-    """Yields batches of deltas with the number of their call. Close it (``aclosing``): that aborts what runs.
+@asynccontextmanager
+async def answers(gateway: Gateway, calls: Sequence[Call]) -> AsyncIterator[AsyncIterator[Batch]]:
+    """Sends the calls; gives an iterator over what comes back, and aborts what still runs at the end.
 
-    Raises the first ``RequestError`` of any call; the other calls are aborted then.
+    The iterator raises the first ``RequestError`` of any call.
     """
-    if len(calls) > 1:
-        async with _closing(gateway, calls) as queue:
-            for _ in calls:
-                while (item := await queue.get()) is not None:
-                    if isinstance(item, Exception):
-                        raise item
-                    yield item
+    if len(calls) == 1:
+        async with await gateway.start(calls[0]) as generation:
+            yield generation
         return
-    async with await gateway.start(calls[0]) as generation:
-        async for deltas in generation:
-            yield 0, generation, deltas
+    merged = _Merged(gateway, calls)
+    try:
+        yield merged
+    finally:
+        await merged.aclose()
 
 
-class _closing:
+class _Merged:
     """Runs one task for each call; they put batches, then None or the exception that ended them, into a queue."""
 
     def __init__(self, gateway: Gateway, calls: Sequence[Call]) -> None:
         self._queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue()
         self._gateway = gateway
-        self._tasks = [asyncio.create_task(self._read(number, call)) for number, call in enumerate(calls)]
+        self._running = len(calls)
+        self._tasks = [asyncio.create_task(self._read(call)) for call in calls]
 
-    async def _read(self, number: int, call: Call) -> None:
+    async def _read(self, call: Call) -> None:
         try:
             async with await self._gateway.start(call) as generation:
-                async for deltas in generation:
-                    self._queue.put_nowait((number, generation, deltas))
+                async for batch in generation:
+                    self._queue.put_nowait(batch)
         except Exception as error:
             self._queue.put_nowait(error)
         else:
             self._queue.put_nowait(None)
 
-    async def __aenter__(self) -> "asyncio.Queue[Batch | Exception | None]":
-        return self._queue
+    def __aiter__(self) -> Self:
+        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __anext__(self) -> Batch:
+        while self._running:
+            item = await self._queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is not None:
+                return item
+            self._running -= 1
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -199,7 +199,7 @@ class Metrics:
         observe["e2e_request_latency_seconds"].observe(seconds)
         observe["request_prompt_tokens"].observe(len(generation.prompt_token_ids))
         observe["request_generation_tokens"].observe(generation.completion_tokens)
-        observe["request_cached_tokens"].observe(generation.cached_tokens)
+        observe["request_cached_tokens"].observe(generation.cached_tokens or 0)
         observe["request_params_n"].observe(sampling.n)
         if sampling.max_tokens is not None:
             observe["request_params_max_tokens"].observe(sampling.max_tokens)

@@ -57,7 +57,7 @@ class ChatWire:
         self._started: set[int] = set()
         self._tail = f'}},"logprobs":null,"finish_reason":null{self.envelope.tail}'
 
-    def event(self, prompt: int, generation: Generation, delta: Delta) -> str:
+    def event(self, generation: Generation, delta: Delta) -> str:
         if self._plain and delta.finish_reason is None and delta.choice in self._started:
             return f'{self.envelope.head}{delta.choice},"delta":{{"content":{quote(delta.text)}{self._tail}'
         content: dict[str, Any] = {}
@@ -81,7 +81,7 @@ class ChatWire:
         inner = json.dumps(fields | extra, ensure_ascii=False, separators=(",", ":"))
         return f"{self.envelope.head}{delta.choice},{inner[1:-1]}{self.envelope.tail}"
 
-    def choice(self, prompt: int, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+    def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
         choice = {
             "index": index,
             "message": {"role": "assistant", "content": "".join(gathered.texts), "refusal": None},

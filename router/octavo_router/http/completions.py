@@ -31,6 +31,7 @@ def completion_calls(body: CompletionBody, defaults: Mapping[str, Any], id: str,
             priority=body.priority,
             cache_salt=body.cache_salt,
             tenant=tenant,
+            index=number,
         )
         for number, prompt in enumerate(prompts)
     ]
@@ -55,8 +56,8 @@ class CompletionWire:
         self._started: set[int] = set()
         self._tail = f',"logprobs":null,"finish_reason":null{self.envelope.tail}'
 
-    def event(self, prompt: int, generation: Generation, delta: Delta) -> str:
-        index = prompt * generation.call.sampling.n + delta.choice
+    def event(self, generation: Generation, delta: Delta) -> str:
+        index = generation.call.index * generation.call.sampling.n + delta.choice
         if self._plain and delta.finish_reason is None and index in self._started:
             return f'{self.envelope.head}{index},"text":{quote(delta.text)}{self._tail}'
         gathered = Gathered()
@@ -68,8 +69,8 @@ class CompletionWire:
         inner = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         return f"{self.envelope.head}{index},{inner[1:-1]}{self.envelope.tail}"
 
-    def choice(self, prompt: int, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
-        place = prompt * generation.call.sampling.n + index
+    def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+        place = generation.call.index * generation.call.sampling.n + index
         return {"index": place, **self._fields(generation, place, gathered, first=True)}
 
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from octavo_router.http.completions import CompletionWire, completion_calls
 from octavo_router.http.protocol import ChatBody, CompletionBody, GenerationBody
 from octavo_router.http.reply import Reply
 from octavo_router.http.wire import DONE, Gathered, Wire, route_headers
-from octavo_router.merge import run
+from octavo_router.merge import answers
 from octavo_router.text import ModelText
 
 logger = logging.getLogger(__name__)
@@ -94,40 +94,43 @@ class Generate:
         )
 
     async def _answer(self, job: Job, reply: Reply) -> None:
-        generations: dict[int, Generation] = {}
-        gathered: dict[tuple[int, int], Gathered] = {}
-        async with self._gateway.time_limit(), aclosing(run(self._gateway, job.calls)) as batches:
-            async for prompt, generation, deltas in batches:
-                generations[prompt] = generation
+        seen: set[Generation] = set()
+        gathered: dict[tuple[Generation, int], Gathered] = {}
+        async with self._gateway.time_limit(), answers(self._gateway, job.calls) as batches:
+            async for generation, deltas in batches:
+                seen.add(generation)
                 for delta in deltas:
-                    gathered.setdefault((prompt, delta.choice), Gathered()).add(delta)
+                    gathered.setdefault((generation, delta.choice), Gathered()).add(delta)
+        answered = sorted(seen, key=_index)
         choices = [
-            job.wire.choice(prompt, generations[prompt], choice, gathered[prompt, choice])
-            for prompt, choice in sorted(gathered)
+            job.wire.choice(generation, choice, gathered[generation, choice])
+            for generation in answered
+            for choice in range(generation.call.sampling.n)
         ]
-        answered = [generations[prompt] for prompt in sorted(generations)]
         body = job.wire.envelope.body(choices, answered, job.explain) | job.wire.body_fields(answered)
         await reply.json(200, body, route_headers(answered[0]) if job.explain else ())
 
     async def _stream(self, job: Job, reply: Reply) -> None:
         """Starts the answer with the first output, so that what an engine refuses still has its HTTP status."""
-        generations: dict[int, Generation] = {}
-        event = job.wire.event
+        seen: set[Generation] = set()
+        event, send = job.wire.event, reply.send
         try:
-            async with self._gateway.time_limit(), aclosing(run(self._gateway, job.calls)) as batches:
-                async for prompt, generation, deltas in batches:
-                    if prompt not in generations:
-                        generations[prompt] = generation
-                        if not reply.status:
-                            await reply.start_events(route_headers(generation) if job.explain else ())
-                    await reply.write("".join([event(prompt, generation, delta) for delta in deltas]))
+            async with self._gateway.time_limit(), answers(self._gateway, job.calls) as batches:
+                async for generation, deltas in batches:
+                    if not reply.status:
+                        await reply.start_events(route_headers(generation) if job.explain else ())
+                    seen.add(generation)
+                    if len(deltas) == 1:
+                        events = event(generation, deltas[0])
+                    else:
+                        events = "".join([event(generation, delta) for delta in deltas])
+                    await send({"type": "http.response.body", "body": events.encode(), "more_body": True})
         except Exception as error:
             if not reply.status:
                 raise
             await self._break_off(error, reply)
             return
-        answered = [generations[prompt] for prompt in sorted(generations)]
-        last = job.wire.envelope.last_event(answered, job.explain)
+        last = job.wire.envelope.last_event(sorted(seen, key=_index), job.explain)
         await reply.end((last + DONE).encode())
 
     async def _break_off(self, error: Exception, reply: Reply) -> None:
@@ -138,6 +141,10 @@ class Generate:
         with suppress(TimeoutError):
             async with asyncio.timeout(LATE_S):
                 await reply.error(error)
+
+
+def _index(generation: Generation) -> int:
+    return generation.call.index
 
 
 Result = TypeVar("Result")

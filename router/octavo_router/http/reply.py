@@ -27,13 +27,16 @@ def error_headers(error: RequestError) -> list[Header]:
 
 
 class Reply:
-    """Sends one answer once. ``status`` is 0 until it starts; ``complete`` once its last byte is handed over."""
+    """Sends one answer once. ``status`` is 0 until it starts; ``complete`` once its last byte is handed over.
+
+    Between ``start_events`` and ``end`` whoever streams calls ``send`` itself.
+    """
 
     def __init__(self, send: Send, *, headers: Iterable[Header] = ()) -> None:
         self.status = 0
         self.complete = False
         self.headers = list(headers)
-        self._send = send
+        self.send = send
 
     async def json(self, status: int, value: Mapping[str, Any], headers: Iterable[Header] = ()) -> None:
         body = encode(value)
@@ -58,14 +61,11 @@ class Reply:
         # nginx would hold events back.
         await self._start(200, [*kind, header("x-accel-buffering", "no"), *headers])
 
-    async def write(self, events: str) -> None:
-        await self._send({"type": "http.response.body", "body": events.encode(), "more_body": True})
-
     async def end(self, body: bytes) -> None:
         # Set first: the server reports a disconnect as soon as it has the last byte.
         self.complete = True
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": [*self.headers, *headers]})
+        await self.send({"type": "http.response.start", "status": status, "headers": [*self.headers, *headers]})

@@ -40,10 +40,10 @@ class Wire(Protocol):
 
     envelope: "Envelope"
 
-    def event(self, prompt: int, generation: Generation, delta: Delta) -> str:
+    def event(self, generation: Generation, delta: Delta) -> str:
         """Returns the event that carries ``delta``."""
 
-    def choice(self, prompt: int, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+    def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
         """Returns the element of ``choices`` of an answer in one piece."""
 
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
@@ -97,7 +97,9 @@ class Envelope:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(generation.cached_tokens for generation in generations)},
+            "prompt_tokens_details": {
+                "cached_tokens": sum(generation.cached_tokens or 0 for generation in generations)
+            },
         }
 
 
@@ -116,7 +118,7 @@ def _route(generation: Generation) -> dict[str, Any]:
         "policy": route.policy,
         "reason": route.reason,
         "predicted_cached_tokens": route.predicted_cached_tokens,
-        "cached_tokens": generation.cached_tokens,
+        "cached_tokens": generation.cached_tokens or 0,
         "cost_s": route.cost_s,
     }
 

@@ -92,7 +92,7 @@ def usage_message(generation: Generation) -> inference_pb2.Usage:
     return inference_pb2.Usage(
         prompt_tokens=len(generation.prompt_token_ids),
         completion_tokens=generation.completion_tokens,
-        cached_tokens=generation.cached_tokens,
+        cached_tokens=generation.cached_tokens or 0,
     )
 
 
@@ -105,6 +105,6 @@ def route_message(generation: Generation) -> inference_pb2.Route | None:
         policy=route.policy,
         reason=route.reason,
         predicted_cached_tokens=route.predicted_cached_tokens,
-        cached_tokens=generation.cached_tokens,
+        cached_tokens=generation.cached_tokens or 0,
         cost_s=route.cost_s,
     )

@@ -39,7 +39,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             call = self._call(request, context)
             deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
             async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
-                async for batch in generation:
+                async for _, batch in generation:
                     for delta in batch:
                         deltas[delta.choice].append(delta)
             return inference_pb2.GenerateResponse(
@@ -57,7 +57,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             call = self._call(request, context)
             async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
                 sent = 0
-                async for batch in generation:
+                async for _, batch in generation:
                     chunk = inference_pb2.GenerateChunk(
                         id=call.request_id,
                         model=self._gateway.served_name,
