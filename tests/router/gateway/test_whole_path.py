@@ -1,0 +1,160 @@
+"""Real front ends, real router, real scheduler and protocol; only the tokens are made up."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from octavo_api.settings import EngineSettings, RouterSettings
+from octavo_engine.service import EngineServer
+from octavo_engine.synthetic import load_synthetic, next_token
+from octavo_router.dispatch import ReplicaPool
+from octavo_router.metrics import Metrics
+from octavo_router.registry import ReplicaAddress
+
+VOCABULARY = 256
+SECRET = "a secret of the application"
+
+
+def generated(prompt: list[int], number: int, choice: int = 0) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(number):
+        tokens.append(next_token(tokens[-1], len(tokens) - 1, choice, VOCABULARY))
+    return tokens[len(prompt) :]
+
+
+@pytest_asyncio.fixture
+async def engines() -> AsyncIterator[list[EngineServer]]:
+    settings = EngineSettings(max_model_len=1024, max_num_seqs=32)
+    started = [
+        await EngineServer.start(
+            load_synthetic(f"synthetic://{VOCABULARY}", settings, step_time_s=0.002), replica=name, secret=SECRET
+        )
+        for name in ("a", "b")
+    ]
+    yield started
+    for engine in started:
+        await engine.stop()
+
+
+@pytest_asyncio.fixture
+async def gateway(engines, start_gateway, eventually):
+    settings = RouterSettings(request_timeout_seconds=20)
+    metrics = Metrics()
+    pool = ReplicaPool(settings, gateway="test", secret=SECRET, metrics=metrics)
+    server = await start_gateway(pool, settings=settings, metrics=metrics)
+    assert not server.gateway.ready
+    pool.update_replicas([ReplicaAddress(engine.replica, "127.0.0.1", engine.port) for engine in engines])
+    await eventually(lambda: all(replica.routable for replica in pool.replicas()))
+    yield server
+    await pool.close()
+
+
+@pytest_asyncio.fixture
+async def http(gateway):
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.http_port}", verify=False, timeout=20) as client:
+        yield client
+
+
+async def test_tokens_arrive_as_the_engine_made_them(http):
+    """Random bytes are bad UTF-8 most of the time: streamed and whole text agree all the same."""
+    prompt = list(b"a prompt of more than one block, to be cached")
+    body = {"model": "bytes", "prompt": prompt, "max_tokens": 40, "n": 2, "ignore_eos": True, "return_token_ids": True}
+    whole = (await http.post("/v1/completions", json=body)).json()
+    streamed = await http.post("/v1/completions", json=body | {"stream": True})
+    events = [json.loads(event[6:]) for event in streamed.text.split("\n\n")[:-2]]
+    for choice in (0, 1):
+        expected = generated(prompt, 40, choice)
+        text = bytes(expected).decode(errors="replace")
+        assert whole["choices"][choice]["token_ids"] == expected
+        assert whole["choices"][choice]["text"] == text
+        parts = [event["choices"][0] for event in events if event["choices"][0]["index"] == choice]
+        assert [token for part in parts for token in part["token_ids"]] == expected
+        assert "".join(part["text"] for part in parts) == text
+        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
+
+
+async def test_the_second_time_the_prefix_is_cached_for_the_same_salt_alone(http):
+    prompt = list(range(200))
+    cached = []
+    for salt in ("", "", "other"):
+        body = {"model": "bytes", "prompt": prompt, "max_tokens": 2, "cache_salt": salt, "ignore_eos": True}
+        answer = await http.post("/v1/completions", json=body, headers={"x-octavo-explain": "1"})
+        cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+        assert answer.json()["octavo"]["cached_tokens"] == cached[-1]
+        await asyncio.sleep(0.05)
+    assert cached == [0, 192, 0]
+
+
+async def test_limits_are_the_engines(http):
+    assert (await http.get("/v1/models")).json()["data"][0]["max_model_len"] == 1024
+    answer = await http.post("/v1/completions", json={"model": "bytes", "prompt": [1] * 1000, "max_tokens": 100})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert all(number in answer.json()["error"]["message"] for number in ("1000", "1024"))
+
+
+async def test_prompt_logprobs_by_echo(http):
+    body = {"model": "bytes", "prompt": [5, 6, 7], "max_tokens": 1, "echo": True, "logprobs": 2, "ignore_eos": True}
+    logprobs = (await http.post("/v1/completions", json=body)).json()["choices"][0]["logprobs"]
+    assert len(logprobs["tokens"]) == 4
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["token_logprobs"][1:] == pytest.approx([-5.545] * 3, abs=0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_frees_the_engine(gateway, engines, eventually, stream):
+    body = json.dumps(
+        {"model": "bytes", "prompt": [1], "max_tokens": 900, "n": 3, "ignore_eos": True, "stream": stream}
+    )
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.http_port)
+    writer.write(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+    await eventually(lambda: sum(engine.active_requests for engine in engines) == 1)
+    writer.transport.abort()
+    async with asyncio.timeout(1):
+        await eventually(lambda: sum(engine.active_requests for engine in engines) == 0)
+    await eventually(lambda: sum(engine.load().num_requests_running for engine in engines) == 0)
+
+
+async def test_a_stop_string_ends_one_choice_in_the_engine(gateway, engines, http, eventually):
+    text = bytes(generated([1], 60)).decode(errors="replace")
+    stop = next(text[at : at + 2] for at in range(20, 50) if text[at : at + 2].isascii())
+    body = {"model": "bytes", "prompt": [1], "max_tokens": 800, "ignore_eos": True, "stop": stop}
+    answer = (await http.post("/v1/completions", json=body)).json()
+    assert answer["choices"][0]["text"] == text[: text.index(stop)]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] < 60
+    await eventually(lambda: sum(engine.active_requests for engine in engines) == 0)
+
+
+async def test_many_clients_at_once(gateway, engines):
+    url = f"http://127.0.0.1:{gateway.http_port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20) as client:
+
+        async def ask(number):
+            prompt = [number, 2, 3]
+            extra = {"ignore_eos": True, "return_token_ids": True}
+            stream = await client.completions.create(
+                model="bytes", prompt=prompt, max_tokens=30, stream=True, extra_body=extra
+            )
+            got = [token async for chunk in stream for token in chunk.choices[0].token_ids]
+            assert got == generated(prompt, 30)
+
+        await asyncio.gather(*(ask(number) for number in range(64)))
+    registry = gateway.metrics.registry
+    assert registry.get_sample_value("octavo_request_success_total", {"finished_reason": "length"}) == 64
+    assert registry.get_sample_value("octavo_request_queue_time_seconds_count") == 64
+    assert registry.get_sample_value("octavo_time_to_first_token_seconds_count") == 64
+
+
+async def test_not_ready_once_all_engines_leave(gateway, engines, http, eventually):
+    await asyncio.gather(*(engine.drain(1) for engine in engines))
+    await eventually(lambda: not gateway.gateway.ready)
+    assert (await http.get("/ready")).status_code == 503
+    answer = await http.post("/v1/completions", json={"model": "bytes", "prompt": [1]})
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
