@@ -2,8 +2,9 @@
 
     python benchmarks/kernels.py [--dtype float32] [--threads 2] [--rows 1,4,16,64,256] [--context 256]
 
-Milliseconds per step: all layers, the fastest of several runs; the two sides take turns. ``x`` is torch divided by ours.
-Each of M rows is one decoding sequence with ``--context`` positions in its cache; ``prefill`` is one sequence of M new tokens.
+Milliseconds per step: all layers, the fastest of several runs; the two sides take turns. ``x`` is torch's time divided
+by ours. Each of M rows is one decoding sequence with ``--context`` positions in its cache; ``prefill`` is one sequence
+of M new tokens.
 """
 
 import argparse

@@ -26,6 +26,7 @@ from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.linear import SHAPE, multiply_panel
 from octavo_kernels.cpu.memory import F32, address, at, item_size, load, store
 from octavo_kernels.cpu.pool import job, launch
+from octavo_kernels.cpu.softmax import make_maximum, make_weigh
 from octavo_kernels.cpu.tiles import make_tile
 
 KV_TILE = 96
@@ -37,6 +38,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 _wide_1, _wide_2, _wide_3, _wide_6 = (make_tile(_LANES, rows, 4) for rows in (1, 2, 3, 6))
 _slim_1, _slim_6 = (make_tile(_LANES, rows, 1) for rows in (1, 6))
+_maximum, _weigh = make_maximum(_LANES), make_weigh(_LANES)
 _dot_1, _dot_2, _dot_3, _dot_4 = (make_dot(_LANES, rows) for rows in (1, 2, 3, 4))
 
 
@@ -103,8 +105,10 @@ def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_d
 
 
 @jit()
-def _gather_tile(keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base, count, tag):
-    """A tile's keys in panels ``[KV_TILE / width, padded, width]``, its values ``[KV_TILE, padded]``, zeros after them."""
+def _gather_tile(
+    keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base, count, tag,
+):  # fmt: skip
+    """A tile's keys in panels ``[KV_TILE / width, padded, width]``, its values ``[KV_TILE, padded]``."""
     size = item_size(tag)
     plane = kv_heads * block_size * head_dim * size
     for j in range(count):
@@ -120,11 +124,6 @@ def _gather_tile(keys, values, padded, kv, block_stride, table, head, kv_heads, 
         for i in range(head_dim, padded):
             keys[column + i * _WIDTH] = _ZERO
             values[j * padded + i] = _ZERO
-    for j in range(count, KV_TILE):
-        column = (j // _WIDTH) * padded * _WIDTH + j % _WIDTH
-        for i in range(padded):
-            keys[column + i * _WIDTH] = _ZERO
-            values[j * padded + i] = _ZERO
 
 
 @jit()
@@ -135,18 +134,13 @@ def _soften(scores, first, end, highest, total, r, o, padded):
         scores[row + j] = _MINUS_INFINITY
     for j in range(min(first, KV_TILE)):
         scores[row + j] = _MINUS_INFINITY
-    top = highest[r]
-    for j in range(KV_TILE):
-        top = max(top, scores[row + j])
+    start, vectors = address(scores) + row * 4, KV_TILE // _LANES
+    top = max(highest[r], _maximum(start, vectors))
     if top == _MINUS_INFINITY:
         for j in range(KV_TILE):
             scores[row + j] = _ZERO
         return
-    added = _ZERO
-    for j in range(KV_TILE):
-        weight = exp2(scores[row + j] - top)
-        scores[row + j] = weight
-        added += weight
+    added = _weigh(start, vectors, top)
     if top > highest[r]:
         shrink = exp2(highest[r] - top)
         total[r] *= shrink
@@ -186,15 +180,14 @@ def _decode_span(
         target = scores_address + (position - begin) * 4
         _score_keys(q_address, head_dim * 4, group, keys, row_bytes, count, vectors, target, span_stride, tag)
         position += count
+    vectors_in_span = (end - begin + _LANES - 1) // _LANES
     for r in range(group):
-        row, top = r * DECODE_SPAN, highest[r]
-        for j in range(end - begin):
-            top = max(top, scores[row + j])
-        shrink, added = exp2(highest[r] - top), _ZERO
-        for j in range(end - begin):
-            weight = exp2(scores[row + j] - top)
-            scores[row + j] = weight
-            added += weight
+        row = r * DECODE_SPAN
+        for j in range(end - begin, vectors_in_span * _LANES):
+            scores[row + j] = _MINUS_INFINITY
+        start = scores_address + row * 4
+        top = max(highest[r], _maximum(start, vectors_in_span))
+        shrink, added = exp2(highest[r] - top), _weigh(start, vectors_in_span, top)
         for i in range(head_dim):
             o[r * head_dim + i] *= shrink
         total[r] = total[r] * shrink + added
@@ -220,13 +213,13 @@ def _prefill(
     zeros = np.zeros(_WIDTH, np.float32)
     seen = first_position + 1 - window if window > 0 else 0
     for base in range(max(begin, seen) // KV_TILE * KV_TILE, end, KV_TILE):
+        count = min(KV_TILE, end - base)
         _gather_tile(
-            keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base,
-            min(KV_TILE, end - base), tag,
-        )  # fmt: skip
+            keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base, count, tag
+        )
         blind = max(0, base - first_position) * group
         left, row_bytes = rows - blind, padded * 4
-        for panel in range(KV_TILE // _WIDTH):
+        for panel in range((count + _WIDTH - 1) // _WIDTH):  # the rest of a row is masked below
             multiply_panel(
                 address(queries) + blind * row_bytes, row_bytes, left, address(keys) + panel * _WIDTH * row_bytes,
                 _WIDTH * 4, padded, address(zeros), 0, address(scores) + (blind * KV_TILE + panel * _WIDTH) * 4,
@@ -237,7 +230,7 @@ def _prefill(
             lowest = max(begin, position + 1 - window) if window > 0 else begin
             _soften(scores, lowest - base, min(position + 1, end) - base, highest, total, r, o, padded)
         _add_values(
-            address(scores) + blind * KV_TILE * 4, KV_TILE * 4, left, address(values), row_bytes, KV_TILE,
+            address(scores) + blind * KV_TILE * 4, KV_TILE * 4, left, address(values), row_bytes, count,
             address(o) + blind * row_bytes, row_bytes, padded // _LANES, F32,
         )  # fmt: skip
 

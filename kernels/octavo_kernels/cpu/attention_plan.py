@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo_kernels.cpu.jit import jit
 
-QUERY_TOKENS = 64
+QUERY_TOKENS = 32
 MIN_SPLIT = 128  # positions: below this the merge costs more than the balance brings
 _FIELDS = 7
 SEQUENCE, KV_HEAD, TOKEN, TOKENS, BEGIN, END, PARTIAL = range(_FIELDS)

@@ -34,3 +34,14 @@ def gumbel(word):
     """Gumbel noise from the upper 24 bits of a word."""
     uniform = (np.float64(word >> np.uint64(8)) + 0.5) * 2.0**-24
     return np.float32(-math.log(-math.log(uniform)))
+
+
+@jit(exact=True)
+def fill_words(words, seed, choice, position, first_group):
+    """The words of ``len(words)`` vocabulary indices from ``4 * first_group`` on; a multiple of four of them."""
+    for group in range(len(words) // 4):
+        w0, w1, w2, w3 = words_at(seed, choice, position, first_group + group)
+        words[4 * group] = w0
+        words[4 * group + 1] = w1
+        words[4 * group + 2] = w2
+        words[4 * group + 3] = w3

@@ -11,14 +11,17 @@ import numpy as np
 from octavo_kernels.cpu.exponential import exp
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.pool import job, launch
-from octavo_kernels.cpu.random import gumbel, words_at
+from octavo_kernels.cpu.random import fill_words, gumbel, words_at
 
 _MINUS_INFINITY = np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _MAX_GUMBEL = np.float32(17.4)  # -log(-log(1 - 2**-25)) is 17.33
 _LANES = 64  # independent maxima, so that the search for the largest is vectorised
-_SPAN = np.float32(12.0)  # first guess at how far below the best logit the kept ones reach, in temperatures
-_WIDER = np.float32(4.0)
+_BLOCK = 256
+_WORDS, _PER_WORD = np.uint64(1 << 32), np.float32(2.0**-32)
+_SLACK = np.float32(1.001)  # over the rounding of exp and of the sums
+_SPAN = np.float32(5.0)  # first guess at how far below the best logit the kept ones reach, in temperatures
+_WIDER = np.float32(2.0)
 
 
 @jit()
@@ -181,6 +184,43 @@ def _race(row, ids, begin, end, temperature, seed, choice, position):
 
 
 @jit()
+def _race_all(row, floor, top, temperature, seed, choice, position):
+    """Gumbel-max among the logits >= ``floor``, in blocks of numbers drawn together.
+
+    With noise ``g = -log(-log(u))`` a token a ``gap`` behind the best sum must draw ``-log(u) < exp(-gap)``, and as
+    ``1 - u < -log(u)``, most are turned away by the cheap bound ``1 - u < exp(-gap)`` before any logarithm.
+    """
+    leader = _first_of(row, top)
+    best = top / temperature + gumbel(words_at(seed, choice, position, leader // 4)[leader % 4])
+    winner, factor = np.int64(leader), _ONE / temperature
+    floor = max(floor, (best - _MAX_GUMBEL) * temperature)
+    words, bounds = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.float32)
+    for start in range(0, len(row), _BLOCK):
+        size = min(_BLOCK, len(row) - start)
+        hits = 0
+        for j in range(size):
+            hits += 1 if row[start + j] >= floor else 0
+        if hits == 0:
+            continue
+        fill_words(words, seed, choice, position, start // 4)
+        for j in range(size):
+            bounds[j] = exp(row[start + j] * factor - best) * _SLACK
+        passed = 0
+        for j in range(size):
+            passed += 1 if np.float32(_WORDS - words[j]) * _PER_WORD < bounds[j] else 0
+        if passed == 0:
+            continue
+        for j in range(size):
+            logit = row[start + j]
+            if logit >= floor and np.float32(_WORDS - words[j]) * _PER_WORD < bounds[j]:
+                value = logit / temperature + gumbel(words[j])
+                token = np.int64(start + j)
+                if value > best or (value == best and token < winner):
+                    best, winner = value, token
+    return winner
+
+
+@jit()
 def _draw(row, temperature, top_k, top_p, min_p, seed, choice, position, ids):
     top = largest(row)
     if temperature == _ZERO or not np.isfinite(top):
@@ -193,11 +233,7 @@ def _draw(row, temperature, top_k, top_p, min_p, seed, choice, position, ids):
     if top_p < _ONE:
         begin, end = _nucleus(row, floor, top, temperature, top_p, ids)
         return _race(row, ids, begin, end, temperature, seed, choice, position)
-    # The best logit's own noise bounds what can win before any other number is drawn.
-    best_id = _first_of(row, top)
-    reach = gumbel(words_at(seed, choice, position, best_id // 4)[best_id % 4]) - _MAX_GUMBEL
-    count = _above(row, max(floor, top + reach * temperature), ids)
-    return _race(row, ids, 0, count, temperature, seed, choice, position)
+    return _race_all(row, floor, top, temperature, seed, choice, position)
 
 
 @jit()
