@@ -1,5 +1,6 @@
 """The Llama family (Llama, Mistral, Qwen2): one decoder over flat, unpadded batches of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,23 +72,23 @@ class LlamaModel:
                     shapes[f"{prefix}{name}.bias"] = (rows,)
         return shapes
 
-    def forward(self, token_ids: Tensor, kv_cache: Tensor, meta: AttentionMetadata, rows: Tensor | None) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, kv_layers: Sequence[Tensor], meta: AttentionMetadata, rows: Tensor | None
+    ) -> Tensor:
         """Writes the KV of ``token_ids [T]`` and returns the hidden states of tokens ``rows`` (all where None).
 
-        ``kv_cache [blocks, layers, 2, kv_heads, block_size, head_dim]``; the result is normed, ready for ``logits``.
-        The last layer's output and feed-forward are computed for ``rows`` alone: nothing else reads them.
+        ``kv_layers`` has a view ``[blocks, 2, kv_heads, block_size, head_dim]`` of the cache for each layer; the result
+        is normed, ready for ``logits``. The last layer's output and feed-forward are computed for ``rows`` alone:
+        nothing else reads them.
         """
-        kernels, config = self._kernels, self.config
-        eps, q_size, kv_size = config.rms_norm_eps, config.q_size, config.kv_size
-        num_tokens = len(token_ids)
+        kernels, config, eps = self._kernels, self.config, self.config.rms_norm_eps
+        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        by_head = (len(token_ids), sum(heads), config.head_dim)
         residual = self._embed(token_ids)
         hidden = kernels.rms_norm(residual, self._layers[0].input_norm, eps)
         for index, layer in enumerate(self._layers):
-            qkv = layer.qkv(hidden)
-            q = qkv[:, :q_size].view(num_tokens, config.num_heads, config.head_dim)
-            k = qkv[:, q_size : q_size + kv_size].view(num_tokens, config.num_kv_heads, config.head_dim)
-            v = qkv[:, q_size + kv_size :].view(num_tokens, config.num_kv_heads, config.head_dim)
-            kv_layer = kv_cache[:, index]
+            q, k, v = layer.qkv(hidden).view(by_head).split(heads, dim=1)
+            kv_layer = kv_layers[index]
             kernels.rotary_and_write(q, k, v, self._cos_sin, kv_layer, meta)
             last = index + 1 == len(self._layers)
             if last and rows is not None and len(rows) == 0:

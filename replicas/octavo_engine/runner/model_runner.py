@@ -41,6 +41,7 @@ class ModelRunner:
         shape = (num_blocks, config.num_layers, 2, config.num_kv_heads, block_size, config.head_dim)
         # Not zeroed: that would touch every page at once, and nobody reads what was not written.
         self.kv_cache = torch.empty(shape, dtype=model.dtype)
+        self._kv_layers = self.kv_cache.unbind(1)
         self._rows = Rows(num_rows, max_model_len, block_size, config.vocab_size, eos_token_ids)
         self._sampler = Sampler(model, kernels, self._rows)
 
@@ -63,7 +64,7 @@ class ModelRunner:
         last_tokens = starts[1:][sampling].astype(np.int64) - 1
         spans = self._prompt_spans(plan.work, starts)
         selected = np.concatenate([last_tokens, *(np.arange(first, end) for _, first, end in spans)])
-        hidden = self._model.forward(inputs.token_ids, self.kv_cache, meta, torch.from_numpy(selected))
+        hidden = self._model.forward(inputs.token_ids, self._kv_layers, meta, torch.from_numpy(selected))
 
         failed: dict[int, str] = {}
         sampled = self._sampler.sample(hidden[: len(last_tokens)], draws_of(plan.work), failed)

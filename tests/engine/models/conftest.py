@@ -67,7 +67,7 @@ def our_logits(kernels) -> Callable:
         starts = torch.cat([torch.zeros(1, dtype=torch.int32), lens.cumsum(0).int()])
         meta = kernels.plan_attention(starts, lens, tables, block_size=BLOCK_SIZE, num_kv_heads=config.num_kv_heads)
         tokens = torch.tensor([token for prompt in prompts for token in prompt], dtype=torch.int32)
-        hidden = model.forward(tokens, cache, meta, None)
+        hidden = model.forward(tokens, cache.unbind(1), meta, None)
         return model.logits(hidden).split(lens.tolist())
 
     return logits
