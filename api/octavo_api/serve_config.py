@@ -29,7 +29,6 @@ ENGINE_VARIABLE = "OCTAVO_ENGINE"
 
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
-_NEVER = 1e9
 
 
 class Bind(StrEnum):
@@ -133,6 +132,8 @@ def application(deployment: ServingDeployment, placement: Placement) -> dict[str
     }
     gateway = {
         **_deployment(GATEWAY, spec.router.replicas, gateway_config, spec.rollout.drain_seconds),
+        # A new gateway starts first and stands by, then takes the ports over: the endpoint is never gone.
+        "max_surge_percent": 100,
         "ray_actor_options": {"num_cpus": placement.gateway_cpus},
     }
     return {
@@ -177,7 +178,7 @@ def _fixed(replicas: int) -> dict[str, Any]:
     return {
         "min_replicas": replicas,
         "max_replicas": max(replicas, 1),
-        "target_ongoing_requests": _NEVER,
+        "target_ongoing_requests": _MAX_ONGOING_REQUESTS,
         "downscale_delay_s": 0,
         "upscale_delay_s": 0,
         "policy": {"policy_function": AUTOSCALING_POLICY},

@@ -5,8 +5,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from types import FrameType
@@ -28,6 +26,7 @@ _POLL_S = 0.2
 _WATCH_S = 2.0
 _READY_TIMEOUT_S = 30.0
 _DRAIN_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENVIRONMENT = {"RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}
 """A replica that cannot start says why at once; trying again on one machine changes nothing."""
 
@@ -49,25 +48,27 @@ class LocalService:
         self._stop = threading.Event()
         self._starting = True
 
-    def run(self) -> None:
-        """Raises ``StartupError`` where it cannot start; returns after it was stopped."""
-        began = time.monotonic()
+    def run(self, began: float) -> None:
+        """Returns after it was stopped; raises ``StartupError`` where it cannot start. ``began`` is the command's."""
         folder = RunFolder.create()
         ray = LocalRay(folder, num_cpus=ceil(self._cpus), environment=_ENVIRONMENT)
         try:
-            with self._signals_caught():
-                self._serve(ray, began)
+            self._catch_signals()
+            self._serve(ray, began)
         except Stopped:
             self._display.say("Stopped before it was ready")
         except StartupError as error:
             raise StartupError(f"{error.message}\nLogs: {_keep_logs(folder)}") from error
         finally:
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
             ray.stop()
             folder.remove()
 
     def _serve(self, ray: LocalRay, began: float) -> None:
         with self._display.stage("Ray"):
-            ray.__enter__()
+            ray.start()
+            self._catch_signals()  # Ray has put a handler of its own in place
             controller = Controller.start(proxy_location="Disabled")
         controller.apply([application(self._deployment, self._placement(ray.folder))])
         with self._display.stage("Replicas") as update:
@@ -142,20 +143,15 @@ class LocalService:
             details = {}
         return read_application(details, self._name, folder.logs)
 
-    @contextmanager
-    def _signals_caught(self) -> Iterator[None]:
-        def caught(number: int, frame: FrameType | None) -> None:
-            self._signals += 1
-            self._stop.set()
-            if self._starting:
-                raise Stopped
+    def _catch_signals(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._caught)
 
-        before = {number: signal.signal(number, caught) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number in before:
-                signal.signal(number, signal.SIG_IGN)
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        self._stop.set()
+        if self._starting:
+            raise Stopped
 
 
 def _keep_logs(folder: RunFolder) -> Path:

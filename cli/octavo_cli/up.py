@@ -1,5 +1,6 @@
 """``octavo up``: one model, an endpoint on this machine, until Ctrl-C."""
 
+import time
 from pathlib import Path
 
 import click
@@ -32,10 +33,12 @@ def command(
     settings: tuple[str, ...],
     api_key_file: Path | None,
 ) -> None:
+    began = time.monotonic()
     deployment = read_deployment(Flags(model, file, replicas, http_port, grpc_port, served_name, settings))
     display, cpus = Display(), available_cpus()
     with display.stage(f"Model {deployment.spec.model.uri}"):
         check(deployment, api_key_file, cpus)
-    from octavo_cli.local_service import LocalService
+    with display.stage("Imports"):
+        from octavo_cli.local_service import LocalService
 
-    LocalService(deployment, api_key_file, cpus, display).run()
+    LocalService(deployment, api_key_file, cpus, display).run(began)

@@ -20,7 +20,7 @@ from octavo_serving.secrets import read_secret
 if TYPE_CHECKING:
     from octavo_engine.loading import LoadedEngine
 
-logger = logging.getLogger("ray.serve")
+logger = logging.getLogger("octavo_serving.engine")
 
 
 class EngineStalled(OctavoError):
@@ -37,6 +37,7 @@ class EngineReplica:
         from octavo_engine.engine import settle_heap
         from octavo_engine.service import EngineServer
 
+        ray_adapter.log_with_serve("octavo_engine", "octavo_kernels", "octavo_serving")
         self._environment = read_environment(os.environ)
         self._config = EngineUserConfig.model_validate(ray_adapter.initial_user_config())
         self._replica = ray_adapter.replica_id().unique_id

@@ -13,7 +13,7 @@ from octavo_api.errors import PortInUse
 if TYPE_CHECKING:
     from octavo_router.server import GatewayServer
 
-logger = logging.getLogger("ray.serve")
+logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
 _SAY_AGAIN_S = 60.0

@@ -23,13 +23,17 @@ from octavo_serving.secrets import read_secret
 if TYPE_CHECKING:
     from octavo_router.server import GatewayServer
 
-logger = logging.getLogger("ray.serve")
+logger = logging.getLogger("octavo_serving.gateway")
+
+_MEET_TURNS, _MEET_TURN_S = 100, 0.03
+"""The doors open after 3 s at the latest, whether there is an engine or not."""
 
 
 class GatewayReplica:
     """Tokenizes, routes and answers. Its replicas come from the registry that the engine handle's router fills."""
 
     async def __init__(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
+        ray_adapter.log_with_serve("octavo_router", "octavo_serving")
         self._replica = ray_adapter.replica_id().unique_id
         self._config = GatewayUserConfig.model_validate(ray_adapter.initial_user_config())
         self._loop = asyncio.get_running_loop()
@@ -38,7 +42,15 @@ class GatewayReplica:
         registry.REGISTRY.subscribe(self._engines, self._replicas_changed)
         host = "127.0.0.1" if args.bind is Bind.LOOPBACK else "0.0.0.0"
         self._door = FrontDoor(self._server, host, args.http_port, args.grpc_port, name=f"gateway {self._replica}")
+        await self._meet_engines()
         await self._door.open()
+
+    async def _meet_engines(self) -> None:
+        """A gateway that takes over from another should know the engines before it is asked; none is no obstacle."""
+        for _ in range(_MEET_TURNS):
+            if self._server.gateway.ready:
+                return
+            await asyncio.sleep(_MEET_TURN_S)
 
     async def _build(self, args: ApplicationArgs) -> "GatewayServer":
         from octavo_router.dispatch import ReplicaPool

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from octavo_serving import processes
 from octavo_serving.secrets import create_secret
@@ -22,8 +22,6 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
 }
 
 
@@ -70,8 +68,8 @@ class LocalRay:
         self._before: dict[str, str | None] = {}
         self._spared: set[int] = set()
 
-    def __enter__(self) -> Self:
-        """Raises ``RuntimeError`` where this process is connected to a Ray already."""
+    def start(self) -> None:
+        """Raises ``StartupError``, also where this process is connected to a Ray already."""
         self._before = {name: os.environ.get(name) for name in (*self._environment, *_FOREIGN)}
         for name in _FOREIGN:
             os.environ.pop(name, None)
@@ -79,17 +77,17 @@ class LocalRay:
         self._spared = processes.descendants(os.getpid())
         processes.adopt_orphans()
         try:
-            self._init()
+            from octavo_serving import ray_adapter
+
+            logging.getLogger("ray.serve").setLevel(logging.WARNING)
+            ray_adapter.start_ray(self._num_cpus, self.folder.ray)
         except BaseException:
             self.stop()
             raise
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
-
-    def _init(self) -> None:
-        from octavo_serving import ray_adapter
-
-        logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        ray_adapter.start_ray(self._num_cpus, self.folder.ray)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -97,7 +95,7 @@ class LocalRay:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all processes started since ``__enter__``, at once where they do not go by themselves. Idempotent."""
+        """Ends all processes started since ``start``, at once where they do not go by themselves. Idempotent."""
         import ray
 
         ray.shutdown()
@@ -112,8 +110,3 @@ class LocalRay:
 
 _FOREIGN = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_RUNTIME_ENV_HOOK", "RAY_TMPDIR")
 """Variables that would tie this Ray to another one."""
-
-
-def application_status(details: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns one application of Serve's details; empty while Serve does not know it."""
-    return dict(details.get("applications", {}).get(name) or {})

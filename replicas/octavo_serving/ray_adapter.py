@@ -85,6 +85,17 @@ def replica_id() -> ReplicaID:
     return serve.get_replica_context().replica_id
 
 
+def log_with_serve(*packages: str) -> None:
+    """Writes these packages' logs into the replica's own log file, beside what Serve says of it."""
+    handlers = logging.getLogger("ray.serve").handlers
+    for package in packages:
+        logger = logging.getLogger(package)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        for handler in handlers:
+            logger.addHandler(handler)
+
+
 def initial_user_config() -> dict[str, Any]:
     """Returns the ``user_config`` that ``reconfigure`` gets after the constructor, already inside the constructor."""
     return dict(serve.get_replica_context()._deployment_config.user_config or {})

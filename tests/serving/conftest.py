@@ -142,12 +142,22 @@ class Cluster:
 
     def deploy(self, **spec: Any) -> None:
         """Deploys and waits until the counts are what was asked for and the gateway knows its engines."""
-        config = self.application(**spec)
-        self._controller.apply([config])
+        self.apply(self.application(**spec))
         engines = spec.get("replicas", 1)
         gateways = spec.get("router", {}).get("replicas", 1)
-        eventually("the application runs", lambda: self.settled(engines, gateways))
+        eventually("the application runs", lambda: self._stays_settled(engines, gateways))
         eventually("every engine is known", lambda: self.ready_engines() == engines)
+
+    def apply(self, application: dict[str, Any]) -> None:
+        self._controller.apply([application])
+
+    def _stays_settled(self, engines: int, gateways: int) -> bool:
+        """Serve's controller takes up a configuration within a turn or two of its loop, 0.1 s each."""
+        for _ in range(5):
+            if not self.settled(engines, gateways):
+                return False
+            time.sleep(0.1)
+        return True
 
     def settled(self, engines: int, gateways: int) -> bool:
         application = self.details()["applications"].get(APP, {})
@@ -169,6 +179,15 @@ class Cluster:
         found = deployments.get(deployment, {}).get("replicas", ())
         return [Replica(r["replica_id"], r["pid"]) for r in found if r["state"] == state and r.get("pid")]
 
+    def actor_pid(self, title: str) -> int:
+        """Returns the process of a Ray actor below this one, by the title that Ray gives it."""
+        from octavo_serving.processes import descendants
+
+        for pid in descendants(os.getpid()):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
+                return pid
+        raise AssertionError(f"no process {title}")
+
     def ready_engines(self) -> int:
         """Returns how many engines the gateway at the port says it can send to."""
         try:
@@ -189,9 +208,10 @@ class Cluster:
         return Stream(url or self.direct, max_tokens, prompt)
 
 
-@pytest.fixture(name="free_port")
-def free_port_fixture() -> int:
-    return free_port()
+@pytest.fixture
+def free_ports() -> Callable[[int], list[int]]:
+    """A function that finds so many ports that nothing listens on."""
+    return lambda count: [free_port() for _ in range(count)]
 
 
 @pytest.fixture(scope="session")

@@ -31,16 +31,6 @@ def libraries(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-def actor_pid(title: str) -> int:
-    """Returns the process of a Ray actor below this one, by the title that Ray gives it."""
-    from octavo_serving.processes import descendants
-
-    for pid in descendants(os.getpid()):
-        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
-            return pid
-    raise AssertionError(f"no process {title}")
-
-
 def test_every_door_gives_the_same_tokens(cluster) -> None:
     cluster.deploy(replicas=2)
     direct = cluster.complete(cluster.direct).json()
@@ -59,7 +49,7 @@ def test_every_door_gives_the_same_tokens(cluster) -> None:
 def test_neither_gateway_nor_controller_loads_the_engine(cluster) -> None:
     cluster.deploy(replicas=1)
     gateways = [replica.pid for replica in cluster.replicas("Gateway")]
-    for pid in (*gateways, actor_pid("ray::ServeController"), actor_pid("ray::ProxyActor")):
+    for pid in (*gateways, cluster.actor_pid("ray::ServeController"), cluster.actor_pid("ray::ProxyActor")):
         assert "libtorch" not in libraries(pid)
         assert "llvmlite" not in libraries(pid)
 
@@ -139,7 +129,7 @@ def test_tokens_go_on_without_the_controller(cluster) -> None:
     cluster.deploy(replicas=2)
     before = set(cluster.replicas("Engine") + cluster.replicas("Gateway"))
     stream = cluster.stream(300).start()
-    os.kill(actor_pid("ray::ServeController"), signal.SIGKILL)
+    os.kill(cluster.actor_pid("ray::ServeController"), signal.SIGKILL)
     assert cluster.complete(cluster.direct).status_code == 200
     assert stream.join().error is None
     assert stream.completion_tokens == 300
@@ -174,11 +164,11 @@ def test_of_two_gateways_one_listens_and_the_other_takes_over(cluster) -> None:
     eventually(lambda: cluster.settled(1, 2))
 
 
-def test_a_gateway_drains_while_its_successor_has_the_ports(cluster, free_port) -> None:
+def test_a_gateway_drains_while_its_successor_has_the_ports(cluster, free_ports) -> None:
     cluster.deploy(replicas=1)
     before = cluster.replicas("Gateway")[0]
     streams = [cluster.stream(400).start(), cluster.stream(400, cluster.proxied).start()]
-    cluster.deploy(replicas=1, endpoint=cluster.endpoint(free_port))
+    cluster.deploy(replicas=1, endpoint=cluster.endpoint(free_ports(1)[0]))
     assert cluster.replicas("Gateway")[0].id != before.id
     assert cluster.complete(cluster.direct).status_code == 200
     for stream in streams:
@@ -191,6 +181,21 @@ def listens(pid: int, port: int) -> bool:
     inodes = {f"socket:[{f[9]}]" for f in map(str.split, table) if f[3] == "0A" and int(f[1].split(":")[1], 16) == port}
     descriptors = Path(f"/proc/{pid}/fd").glob("*")
     return any(os.readlink(descriptor) in inodes for descriptor in descriptors if os.path.lexists(descriptor))
+
+
+@pytest.mark.filterwarnings("ignore:.*look_back_period_s")
+def test_requests_in_flight_add_a_replica_and_their_end_takes_it_away(cluster) -> None:
+    cluster.deploy(replicas=1)
+    application = cluster.application(replicas=1)
+    [engine] = [d for d in application["deployments"] if d["name"] == "Engine"]
+    engine["autoscaling_config"] |= {"max_replicas": 2, "target_ongoing_requests": 4, "look_back_period_s": 4}
+    cluster.apply(application)
+    streams = [cluster.stream(600, prompt=f"Load {n}").start() for n in range(8)]
+    eventually(lambda: cluster.settled(2, 1), timeout_s=30)
+    for stream in streams:
+        stream.join()
+        assert (stream.error, stream.completion_tokens) == (None, 600)
+    eventually(lambda: cluster.settled(1, 1), timeout_s=30)
 
 
 def test_no_engine_is_an_error_at_once_and_a_count_of_zero_stays(cluster) -> None:

@@ -1,0 +1,161 @@
+"""``octavo up`` from the command to the last process: real Ray, the embedded model."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from octavo_serving.processes import descendants
+
+pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(150)]
+
+OCTAVO = [sys.executable, "-c", "from octavo_cli.main import main; main()"]
+SMALL = ("--set", "engine.kv_cache_memory_bytes=64Mi")
+FOLDERS = Path("/tmp")
+
+
+@dataclass
+class Up:
+    """A running ``octavo up``."""
+
+    process: subprocess.Popen[str]
+    ports: tuple[int, int]
+    output: Path
+    folders_before: set[Path]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports[0]}"
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, text: str, timeout_s: float = 100.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while text not in self.said():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+    def left_behind(self) -> list[str]:
+        """Returns what should be gone."""
+        left = [str(folder) for folder in run_folders() - self.folders_before]
+        for port in self.ports:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    left.append(f"port {port}")
+        return left
+
+
+def run_folders() -> set[Path]:
+    return {folder for folder in FOLDERS.glob("octavo-*") if (folder / "ray-token").exists()}
+
+
+@pytest.fixture
+def up(tmp_path: Path, free_ports: tuple[int, int]) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def start(*arguments: str) -> Up:
+        output = tmp_path / f"up-{len(started)}.txt"
+        http, grpc = free_ports
+        before = run_folders()
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [*OCTAVO, "up", "--port", str(http), "--grpc-port", str(grpc), *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        started.append(Up(process, free_ports, output, before))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for pid in {*descendants(one.process.pid), one.process.pid}:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        one.process.wait()
+
+
+def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    keys = tmp_path / "my keys"
+    keys.write_text("# tenants\nreader sk-0123456789\n")
+    service = up("--replicas", "2", "--api-key-file", str(keys), *SMALL)
+    service.wait_for("Ctrl-C stops it.")
+    assert httpx.get(f"{service.url}/v1/models", trust_env=False).status_code == 401
+    line = re.search(r"^curl .*$", service.said(), re.MULTILINE)
+    assert line is not None
+    assert "sk-0123456789" not in line[0]
+    answered = subprocess.run(["bash", "-c", f"{line[0]} -s"], capture_output=True, text=True, timeout=60, check=True)
+    message = json.loads(answered.stdout)["choices"][0]["message"]
+    assert message["role"] == "assistant"
+    assert message["content"]
+
+    started = descendants(service.process.pid)
+    assert len(started) > 5
+    body = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    headers = {"Authorization": "Bearer sk-0123456789"}
+    url = f"{service.url}/v1/completions"
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=30, trust_env=False) as response:
+        lines = response.iter_lines()
+        next(lines)
+        service.process.send_signal(signal.SIGINT)
+        assert "data: [DONE]" in list(lines)
+    assert service.process.wait(30) == 0
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert service.left_behind() == []
+
+
+def test_a_second_ctrl_c_ends_it_while_an_answer_runs(up: Callable[..., Up]) -> None:
+    service = up(*SMALL)
+    service.wait_for("Ctrl-C stops it.")
+    body = {"model": "smollm2", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=30, trust_env=False) as response:
+        next(response.iter_lines())
+        started = descendants(service.process.pid)
+        service.process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert service.process.poll() is None
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(30) == 0
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert service.left_behind() == []
+
+
+def test_stopped_while_it_starts_it_leaves_nothing_behind(up: Callable[..., Up]) -> None:
+    service = up(*SMALL)
+    service.wait_for("Engine 0/1")
+    started = descendants(service.process.pid)
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(30) == 0
+    assert "Stopped before it was ready" in service.said()
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert service.left_behind() == []
+
+
+def test_a_replica_that_cannot_start_says_why_once(up: Callable[..., Up]) -> None:
+    service = up("--set", "engine.kv_cache_memory_bytes=70000")
+    assert service.process.wait(100) == 1
+    said = service.said()
+    assert "Traceback" not in said
+    assert "KV cache" in said or "kv_cache_memory_bytes" in said
+    logs = re.search(r"^Logs: (.*)$", said, re.MULTILINE)
+    assert logs is not None
+    assert any(Path(logs[1]).rglob("*.log"))
+    assert service.left_behind() == []
