@@ -15,6 +15,8 @@ ROPE_FREQS = "rope_freqs.weight"
 
 _FAMILIES = {"llama": Family.LLAMA, "qwen2": Family.QWEN2}
 _ROPE_KINDS = {"none": RopeKind.DEFAULT, "linear": RopeKind.LINEAR, "yarn": RopeKind.YARN}
+_ENDS = ("eos", "eot", "eom")
+"""End of text, of a turn, of a message: a model of chats has written its answer at any of them (llama.cpp)."""
 
 
 def config_from_gguf(
@@ -44,7 +46,7 @@ def config_from_gguf(
     rope = _rope(fields, positions, freq_factors, where)
     layers = fields.integer("block_count")
     window = fields.get("attention.sliding_window") or None
-    eos = metadata.get("tokenizer.ggml.eos_token_id")
+    ends = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _ENDS)
     return ModelConfig(
         family=_FAMILIES[architecture],
         vocab_size=fields.integer("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())) or None),
@@ -62,7 +64,7 @@ def config_from_gguf(
         output_bias="blk.0.attn_output.bias" in tensors,
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
         sliding_windows=(window,) * layers,
-        eos_token_ids=frozenset() if eos is None else frozenset({eos}),
+        eos_token_ids=frozenset(end for end in ends if end is not None),
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,29 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def config_from_folder(folder: Path) -> ModelConfig:
-    """Reads the model's configuration; the eos tokens of ``generation_config.json`` take precedence.
+    """Reads the model's configuration; the eos tokens of ``generation_config.json`` take precedence over its own.
+
+    The tokenizer's end-of-text token ends an answer too, as in vLLM.
 
     Raises ``ModelError`` naming file, field, value and what is allowed.
     """
     generation = folder / "generation_config.json"
     defaults = read_json(generation) if generation.is_file() else {}
     path = folder / "config.json"
-    return config_from_hf(read_json(path), defaults, where=str(path))
+    config = config_from_hf(read_json(path), defaults, where=str(path))
+    return replace(config, eos_token_ids=config.eos_token_ids | _tokenizers_eos(folder))
+
+
+def _tokenizers_eos(folder: Path) -> frozenset[int]:
+    path = folder / "tokenizer_config.json"
+    described = read_json(path) if path.is_file() else {}
+    eos = described.get("eos_token")
+    text = eos.get("content") if isinstance(eos, Mapping) else eos
+    tokens = described.get("added_tokens_decoder")
+    if text is None or not isinstance(tokens, Mapping):
+        return frozenset()
+    same = (token for token, entry in tokens.items() if isinstance(entry, Mapping) and entry.get("content") == text)
+    return frozenset(int(token) for token in same if token.isdecimal())
 
 
 def config_from_hf(config: Mapping[str, Any], generation: Mapping[str, Any], *, where: str) -> ModelConfig:

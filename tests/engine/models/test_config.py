@@ -140,3 +140,13 @@ def test_a_saved_configuration_is_read(tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "temperature": 0.7}))
     config = config_from_folder(tmp_path)
     assert (config.vocab_size, config.qkv_bias, config.eos_token_ids) == (99, True, {1, 2})
+
+
+def test_the_tokenizers_end_of_text_ends_an_answer_too(tmp_path):
+    transformers.Qwen2Config(architectures=["Qwen2ForCausalLM"], eos_token_id=5).save_pretrained(tmp_path)
+    tokenizer = {
+        "eos_token": "<|im_end|>",
+        "added_tokens_decoder": {"5": {"content": "x"}, "7": {"content": "<|im_end|>"}},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert config_from_folder(tmp_path).eos_token_ids == {5, 7}

@@ -44,6 +44,7 @@ def write(path, kind="Q8_0", *, arch="llama", leave_out=(), changes=None, biases
     writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_float32(f"{arch}.rope.freq_base", 5000.0)
     writer.add_uint32("tokenizer.ggml.eos_token_id", 7)
+    writer.add_uint32("tokenizer.ggml.eot_token_id", 9)
     writer.add_token_list([f"t{i}" for i in range(VOCABULARY)])
     head = HIDDEN // HEADS
     shapes = {
@@ -132,7 +133,7 @@ def test_llama_names_and_permuted_rows(tmp_path):
     checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
     config = checkpoint.config
     assert (config.family, config.qkv_bias, config.tie_word_embeddings) == (Family.LLAMA, True, False)
-    assert (config.rope.theta, config.eos_token_ids, config.max_model_len) == (5000.0, {7}, 128)
+    assert (config.rope.theta, config.eos_token_ids, config.max_model_len) == (5000.0, {7, 9}, 128)
     check_tensors(checkpoint, LlamaModel.tensors(config), frozenset({"none"}))
     for part, heads in (("q", HEADS), ("k", KV_HEADS)):
         for kind in ("weight", "bias"):
