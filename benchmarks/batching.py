@@ -59,7 +59,7 @@ def waste(loaded: LoadedEngine) -> None:
     def count(core: EngineCore) -> None:
         nonlocal allocated, used
         allocated += core.load().kv_blocks_pinned * block_size
-        used += core.num_computed_tokens
+        used += sum(seq.num_computed_tokens for seq in core._scheduler.running if seq.row is not None)
 
     drive.run(fresh_core(loaded, max_num_seqs=ROWS), loaded, jobs, count)
     drive.report(
