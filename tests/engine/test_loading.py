@@ -122,6 +122,7 @@ def embedded():
 def transformers_model():
     """transformers' Llama with the tensors that we dequantise."""
     import transformers
+    from transformers.initialization import no_init_weights
 
     checkpoint = GgufCheckpoint(locate(EMBEDDED).path)
     ours = checkpoint.config
@@ -139,7 +140,7 @@ def transformers_model():
         bos_token_id=1,
         eos_token_id=2,
     )
-    with transformers.initialization.no_init_weights():
+    with no_init_weights():
         model = transformers.LlamaForCausalLM(config).float().eval()
     state = {name: checkpoint.read(name, torch.float32) for name in checkpoint.shapes}
     missing, unexpected = model.load_state_dict(state, strict=False)
