@@ -145,6 +145,8 @@ def transformers_model():
     state = {name: checkpoint.read(name, torch.float32) for name in checkpoint.shapes}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    assert model.lm_head.weight is model.model.embed_tokens.weight
     return model
 
 
