@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import uvloop
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -139,7 +140,7 @@ def main() -> None:
         gateway = ("octavo_router.server", "--http-port", "0", "--grpc-port", "0")
         gateway += ("--replica", f"r0=127.0.0.1:{found[1]}", "--set", f"max_inflight_requests={arguments.streams}")
         with process(*gateway, says=r"http (\d+)") as (pid, said):
-            asyncio.run(measure(int(said[1]), pid, arguments))
+            uvloop.run(measure(int(said[1]), pid, arguments))
 
 
 if __name__ == "__main__":

@@ -122,15 +122,25 @@ def parse_settings(pairs: Sequence[str]) -> RouterSettings:
         name, separator, value = pair.partition("=")
         if not separator:
             raise ConfigurationError(f"--set: got {pair!r}, allowed: KEY=VALUE")
-        values[name.removeprefix("router.")] = yaml.safe_load(value)
+        try:
+            values[name.removeprefix("router.")] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigurationError(f"--set {name}: got {value!r}, allowed: a YAML value") from None
     return RouterSettings.read(values, where="router")
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(f"--secret-file: {path}: {error.strerror}") from None
 
 
 async def serve(arguments: argparse.Namespace) -> None:
     settings = parse_settings(arguments.set)
     replicas = [parse_replica(text) for text in arguments.replica]
     keys = ApiKeys.load(arguments.api_key_file) if arguments.api_key_file else None
-    secret = arguments.secret_file.read_text().strip() if arguments.secret_file else ""
+    secret = _read_secret(arguments.secret_file) if arguments.secret_file else ""
     text = ModelText.load(model_source.locate(arguments.model, arguments.revision, weights=False))
     metrics = Metrics()
     pool = ReplicaPool(settings, gateway=socket.gethostname(), secret=secret, metrics=metrics)

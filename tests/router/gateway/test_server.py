@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 
 import grpc
 import httpx
@@ -138,6 +139,27 @@ def test_a_wrong_start_is_one_line_and_an_exit_code(capsys, tmp_path):
     assert main(["--model", f"file://{tmp_path}/none"]) == 1
     assert main(["--replica", "x"]) == 1
     assert main(["--api-key-file", str(tmp_path / "none")]) == 1
+    assert main(["--secret-file", str(tmp_path / "none")]) == 1
+    assert main(["--set", "policy=["]) == 1
     errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 3
+    assert len(errors) == 5
     assert all(line.startswith("error: ") for line in errors)
+
+
+async def test_the_process_drains_at_sigterm(byte_model, key_file):
+    command = [sys.executable, "-m", "octavo_router.server", "--http-port", "0", "--grpc-port", "0"]
+    command += ["--model", f"file://{byte_model.path}", "--served-name", "bytes", "--api-key-file", str(key_file)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
+        port = int(line.split("http ")[1].split(",")[0])
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as http:
+            assert (await http.get("/health")).status_code == 200
+            assert (await http.get("/ready")).status_code == 503
+            assert (await http.get("/v1/models")).status_code == 401
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
