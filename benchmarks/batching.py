@@ -101,8 +101,8 @@ PARTS: dict[str, Callable[[LoadedEngine], None]] = {"continuous": continuous, "w
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = drive.arguments(__doc__ or "")
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
-    parts = parser.parse_args(argv).parts
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parts = drive.choose(parser.parse_args(argv).parts, PARTS)
     loaded = drive.load(max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096)
     for part in parts:
         PARTS[part](loaded)

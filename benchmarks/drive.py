@@ -101,5 +101,13 @@ def report(title: str, figures: dict[str, Any]) -> None:
     print(json.dumps({"benchmark": title, **figures}))
 
 
+def choose(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Returns the parts to run, all of them where none is named; exits where one is not known."""
+    known = list(known)
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"parts: got {', '.join(unknown)}, allowed: {', '.join(known)}")
+    return list(names) or known
+
+
 def arguments(description: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)

@@ -100,14 +100,22 @@ def prompts(count: int, length: int, seed: int) -> list[list[int]]:
 
 
 async def streams(
-    url: str, tokens: Sequence[list[int]], output_len: int, then: Callable[[], Coroutine[Any, Any, None]] | None = None
+    url: str,
+    tokens: Sequence[list[int]],
+    output_len: int,
+    then: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    *,
+    delays: Sequence[float] = (),
 ) -> list[Answer]:
-    """Starts one stream for each prompt; runs ``then`` beside them."""
+    """Starts one stream for each prompt, after its delay in seconds; runs ``then`` beside them."""
+
+    async def one(session: client.aiohttp.ClientSession, prompt: list[int], delay: float) -> Answer:
+        await asyncio.sleep(delay)
+        return await client.complete(session, url, prompt, max_tokens=output_len, ignore_eos=True)
+
     async with client.session() as session:
-        running = [
-            asyncio.create_task(client.complete(session, url, p, max_tokens=output_len, ignore_eos=True))
-            for p in tokens
-        ]
+        waits = delays or [0.0] * len(tokens)
+        running = [asyncio.create_task(one(session, p, w)) for p, w in zip(tokens, waits, strict=True)]
         if then:
             await then()
         return list(await asyncio.gather(*running))
@@ -122,28 +130,31 @@ def outcome(answer: Answer) -> str:
 
 
 def engine(running: Service) -> bool:
-    """kill -9 of one of two engines under 32 streams, of which some have shown no token yet."""
+    """kill -9 of one of two engines under 32 streams: half of them generate, half have just been sent."""
     killed = [0.0]
+    back = [0.0]
 
     async def kill() -> None:
-        await asyncio.sleep(4)
+        await asyncio.sleep(8)
         os.kill(running.pids("Engine")[0], signal.SIGKILL)
         killed[0] = time.monotonic()
+        await asyncio.to_thread(running.wait, "one live engine", lambda: running.live_engines() == 1)
+        await asyncio.to_thread(running.wait, "two live engines", lambda: running.live_engines() == 2)
+        back[0] = time.monotonic() - killed[0]
 
-    answers = asyncio.run(streams(running.url, prompts(32, 256, 1), 96, kill))
+    delays = [0.0] * 16 + [7.8] * 16
+    answers = asyncio.run(streams(running.url, prompts(32, 64, 1), 160, kill, delays=delays))
     broken = [a for a in answers if a.error]
     silent = [a for a in answers if not a.times]
     late = max((a.sent + a.ended - killed[0] for a in broken), default=0.0)
-    retried = sum(a.route.get("reason") == "retry" for a in answers)
-    back = running.wait("two live engines", lambda: running.live_engines() == 2) + time.monotonic()
     drive.report(
         "kill -9 of an engine under 32 streams",
         {
             **Counter(map(outcome, answers)),
-            "without a token when it died, sent elsewhere": retried,
+            "without a token when it died, sent elsewhere": sum(a.route.get("reason") == "retry" for a in answers),
             "without a token and not answered": len(silent),
             "last error event after the kill, s": late,
-            "replacement serves after the kill, s": back - killed[0],
+            "replacement serves after the kill, s": back[0],
         },
     )
     return not silent and late < 2.0 and all(outcome(a).startswith(("complete", "error event")) for a in answers)
@@ -196,7 +207,7 @@ def scale_down(running: Service) -> bool:
         changed[0] = time.monotonic()
 
     tokens = prompts(8, 64, 4)
-    output_len = 1400
+    output_len = 1000
     answers = asyncio.run(streams(running.url, tokens, output_len, change))
     outlived = min(a.sent + a.ended for a in answers) - changed[0]
     running.wait("one engine", lambda: len(running.pids("Engine")) == 1 and running.live_engines() == 1)
@@ -226,8 +237,8 @@ PARTS: dict[str, Callable[[Service], bool]] = {
 
 def main() -> None:
     parser = drive.arguments(__doc__ or "")
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
-    parts = parser.parse_args().parts
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parts = drive.choose(parser.parse_args().parts, PARTS)
     with service() as running:
         kept = {part: PARTS[part](running) for part in parts}
     if not all(kept.values()):
