@@ -79,7 +79,8 @@ def pieces(kernels: octavo_kernels.Kernels, dtype: torch.dtype, m: int, context:
     q, k, v = (
         part.view(m, -1, HEAD_DIM) for part in qkv.split([n * HEAD_DIM for n in (HEADS, KV_HEADS, KV_HEADS)], dim=1)
     )
-    cos_sin = torch.randn(8192, HEAD_DIM)
+    angles = torch.rand(8192, HEAD_DIM // 2) * 6.28
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)  # rotations in place, again and again: keep the length
 
     for name, query_lens, lens in (("decode", [1] * m, [context] * m), ("prefill", [m], [m])):
         blocks = sum(-(-n // BLOCK) for n in lens)
