@@ -8,6 +8,7 @@ import importlib.util
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote
 
 from octavo_api.errors import ModelError
 
@@ -48,7 +49,7 @@ def locate(uri: str, revision: str | None = None, *, weights: bool = True) -> Mo
     if uri.startswith("hf://"):
         return _hub(uri, revision, weights)
     if uri.startswith("file://"):
-        return _local(Path(uri.removeprefix("file://")))
+        return _local(Path(unquote(uri.removeprefix("file://"))))
     raise ModelError(f"model: got {uri!r}, allowed: {EMBEDDED}, hf://ORGANISATION/NAME, a folder, or a .gguf file")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 from pydantic.alias_generators import to_camel
@@ -78,7 +79,7 @@ def _from_model(model: str | None) -> dict[str, Any]:
 def _served_name(uri: str) -> str:
     if uri == EMBEDDED:
         return "smollm2"
-    return uri.rstrip("/").rpartition("/")[2].removesuffix(".gguf") or "model"
+    return unquote(uri.rstrip("/").rpartition("/")[2]).removesuffix(".gguf") or "model"
 
 
 def _object_name(served_name: str) -> str:

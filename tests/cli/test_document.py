@@ -39,7 +39,7 @@ def test_nothing_given_serves_the_embedded_model() -> None:
     [
         ("hf://HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
         ("/models/Q.gguf", "Q", "q"),
-        ("/models/7B chat/", "7B%20chat", "model-7b-20chat"),
+        ("/models/7B chat/", "7B chat", "model-7b-chat"),
         ("/models/" + "x" * 60, "x" * 60, "x" * 40),
     ],
 )
