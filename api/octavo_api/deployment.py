@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from octavo_api.errors import ConfigurationError
@@ -110,6 +110,12 @@ class Port(_Section):
 class Endpoint(_Section):
     http: Port = setting(Port(port=8000), "HTTP listener.", change=Change.NEW_CLUSTER)
     grpc: Port = setting(Port(port=9000), "gRPC listener.", change=Change.NEW_CLUSTER)
+
+    @model_validator(mode="after")
+    def _two_ports(self) -> Self:
+        if self.http.port == self.grpc.port:
+            raise ValueError("http.port and grpc.port must differ")
+        return self
 
 
 class Spec(_Section):

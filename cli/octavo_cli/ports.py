@@ -28,8 +28,9 @@ def _holder(port: int) -> str:
     inodes = _listening(port)
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and not inodes.isdisjoint(_sockets(process)):
-            name = (process / "comm").read_text().strip()
-            return f" by {name} (pid {process.name})"
+            with suppress(OSError):  # it has ended meanwhile
+                name = (process / "comm").read_text().strip()
+                return f" by {name} (pid {process.name})"
     return ""
 
 

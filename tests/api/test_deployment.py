@@ -150,3 +150,8 @@ def test_missing_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "cpus"), [("2", 2.0), ("1500m", 1.5), ("0.5", 0.5), (3, 3), (None, None)])
 def test_cpu_quantities(text, cpus) -> None:
     assert parse_cpus(text) == cpus
+
+
+def test_the_two_listeners_need_two_ports() -> None:
+    with pytest.raises(ConfigurationError, match=r"spec\.endpoint: .*http\.port and grpc\.port must differ"):
+        ServingDeployment.read(document(spec__endpoint__http={"port": 9000}))
