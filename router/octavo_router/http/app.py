@@ -144,7 +144,8 @@ def _plain_app(gateway: Gateway, registry: CollectorRegistry) -> Starlette:
         return JSONResponse(model())
 
     async def read(request: Request) -> dict[str, Any]:
-        raw = await read_body(request.receive, request.headers, gateway.settings.max_body_bytes)
+        async with gateway.time_limit():
+            raw = await read_body(request.receive, request.headers, gateway.settings.max_body_bytes)
         return parse_object(raw)
 
     async def tokenize(request: Request) -> Response:

@@ -71,7 +71,8 @@ class Generate:
         if self._gateway.draining:
             raise Draining("this gateway is shutting down and takes no new requests", retry_after_s=1.0)
         headers = Headers(scope=scope)
-        body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
+        async with self._gateway.time_limit():
+            body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
         job = self._job(endpoint, body, headers, request_id, tenant)
         work = self._stream(job, reply) if job.stream else self._answer(job, reply)
         try:

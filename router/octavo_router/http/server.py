@@ -7,12 +7,70 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 KEEP_ALIVE_S = 75
 """Longer than common load balancers keep a connection idle (60 s): they close first, no request meets a closed end."""
 
 STOP_S = 5.0
 """Within so long, requests whose connections were cut have cleaned up."""
+
+
+HEAD_S = 30.0
+"""So long a request's headers may take to arrive."""
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Of request line and headers; as much again as one read brings may pass."""
+
+
+class _Protocol(HttpToolsProtocol):
+    """Bounds the time and the size of a request's head; uvicorn bounds neither, and both cost memory before any key."""
+
+    _in_head = True
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+        if self._head_timer is None:
+            self._watch_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._forget_head()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        began_in_head = self._in_head
+        super().data_received(data)
+        if began_in_head and self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"Request line and headers: allowed: at most {MAX_HEAD_BYTES} bytes.")
+
+    def _watch_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_S, self._too_slow)
+
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:  # the answer to the request before it is still being sent
+            self._watch_head()
 
 
 class _Server(uvicorn.Server):
@@ -28,7 +86,7 @@ class HttpServer:
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

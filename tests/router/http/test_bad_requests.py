@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from contextlib import suppress
 
 import pytest
 
@@ -252,3 +254,40 @@ async def test_a_request_id_that_could_split_a_header_is_refused(http):
     answer = await http.get("/health", headers={"x-request-id": "a b"})
     assert answer.status_code == 400
     assert "x-request-id" in answer.json()["error"]["message"]
+
+
+async def test_endless_headers_are_refused(server):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nx: ")
+    answer = asyncio.create_task(reader.readline())
+    with suppress(ConnectionError):
+        while not answer.done():
+            writer.write(b"a" * 65536)
+            await writer.drain()
+            await asyncio.sleep(0.001)
+    assert (await answer).startswith(b"HTTP/1.1 400")
+    writer.close()
+
+
+async def test_a_long_body_is_no_long_header(server):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+    body = plain(user="u" * 200_000)[1].encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    for _ in range(2):
+        for part in (head[:20], head[20:], body[:1000], body[1000:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        headers = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.search(rb"content-length: (\d+)", headers)[1]))
+    writer.close()
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\nx: "])
+async def test_a_client_that_never_ends_its_headers_is_cut(server, monkeypatch, start):
+    monkeypatch.setattr("octavo_router.http.server.HEAD_S", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+    writer.write(start)
+    assert await reader.read() == b""
+    writer.close()

@@ -200,3 +200,13 @@ async def test_one_failing_prompt_fails_the_request_and_aborts_the_others(http, 
 def _count(server, code):
     value = server.metrics.registry.get_sample_value("octavo_http_requests_total", {"path": CHAT, "code": code})
     return value or 0
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_a_body_that_never_ends_is_a_timeout(start_gateway, pool, monkeypatch, path):
+    monkeypatch.setattr("octavo_router.gateway.LATE_S", -0.9)
+    server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+    writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 504")
+    writer.close()
