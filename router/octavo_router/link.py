@@ -84,6 +84,7 @@ class ReplicaLink:
 
     async def _run(self) -> None:
         attempts = 0
+        told = ""
         while True:
             said_hello = False
             try:
@@ -107,7 +108,9 @@ class ReplicaLink:
             except _ProtocolError as error:
                 detail = str(error)
             self._receiver.lost(detail)
-            (log.warning if said_hello else log.debug)("link to %s: %s", self._address.name, detail)
+            if said_hello or detail != told:  # the same failure again and again is told once
+                log.warning("link to %s: %s", self._address.name, detail)
+                told = detail
             backoff = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(attempts, 10))
             attempts += 1
             await asyncio.sleep(backoff * random.uniform(0.5, 1.5))

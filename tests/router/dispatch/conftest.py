@@ -58,6 +58,7 @@ class FakeReplica(replica_pb2_grpc.ReplicaServicer):
         self.version = PROTOCOL_VERSION
         self.model_key = "model"
         self.secret = ""
+        self.num_refused = 0
         self.limits = replica_pb2.Limits(max_model_len=1000, kv_cache_tokens=2000, max_num_seqs=8)
         self.load = replica_pb2.Load(kv_blocks=10_000, prefill_tokens_per_s=10_000, decode_step_s=0.01)
         self.tokens = 3
@@ -104,6 +105,7 @@ class FakeReplica(replica_pb2_grpc.ReplicaServicer):
 
     async def Attach(self, requests, context):
         if self.secret and dict(context.invocation_metadata()).get("authorization") != f"Bearer {self.secret}":
+            self.num_refused += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "secret")
         greeting = (await context.read()).greeting
         if greeting.version != self.version:

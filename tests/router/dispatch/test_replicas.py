@@ -323,3 +323,12 @@ async def test_after_random_trouble_nothing_is_reserved_and_nothing_in_flight(fl
     for each in fleet.pool.replicas():
         replica = fleet.replicas[each.name]
         await fleet.until(lambda replica=replica: status(fleet, replica.name).cached_keys == len(replica.held))
+
+
+async def test_why_a_replica_cannot_be_reached_is_logged_once(fleet, caplog):
+    a = fleet.make("a")
+    a.secret = "other"
+    await fleet.start("a", secret="right", live=False)
+    await fleet.until(lambda: a.num_refused >= 3)
+    told = [record.getMessage() for record in caplog.records if "UNAUTHENTICATED" in record.getMessage()]
+    assert told == ["link to a: UNAUTHENTICATED: secret"]
