@@ -51,8 +51,9 @@ def load_engine(
 ) -> LoadedEngine:
     """Finds, checks, reads and warms the model up; ``report`` hears of the progress in words.
 
-    ``num_cpus`` is the replica's share of the machine, ``memory_limit`` (bytes) lowers the cgroup's. Raises subclasses
-    of ``StartupError``; what can be refused is refused before any weight is read.
+    ``num_cpus`` is the replica's share of the machine, ``memory_limit`` (bytes) is the replica's own; the cgroup's and
+    the machine's are shared by ``replicas_on_node``. Raises subclasses of ``StartupError``; what can be refused is
+    refused before any weight is read.
     """
     machine = machine or Machine()
     report(f"looking for {model_uri}")
@@ -61,7 +62,7 @@ def load_engine(
     dtype = choose_dtype(settings.dtype, machine.cpu_flags())
     dtype_name = _DTYPE_NAMES[dtype]
     max_model_len = choose_max_model_len(settings.max_model_len, config)
-    found_limit = machine.memory_limit()
+    node_limit = machine.memory_limit()
     memory = plan_memory(
         config,
         dtype,
@@ -70,7 +71,7 @@ def load_engine(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         logits_bytes=LOGITS_BYTES,
         cache_bytes=settings.kv_cache_memory_bytes,
-        memory_limit=found_limit if memory_limit is None else min(memory_limit, found_limit),
+        memory_limit=node_limit if memory_limit is None else min(memory_limit * replicas_on_node, node_limit),
         replicas_on_node=replicas_on_node,
     )
     model_key = f"{checkpoint.fingerprint()}/{dtype_name}"

@@ -107,10 +107,26 @@ def test_refusals_name_what_to_change(tmp_path):
         load_engine((tmp_path / "nothing").as_uri(), None, settings())
     with pytest.raises(ConfigurationError, match="max_model_len: got 500, allowed: at most the model's 128"):
         load_engine(folder, None, settings(max_model_len=500))
-    with pytest.raises(NotEnoughMemory, match=r"the replica's limit is 0\.01 GiB"):
-        load_engine(folder, None, settings(), memory_limit=2**24, replicas_on_node=2)
+    with pytest.raises(NotEnoughMemory, match=r"the replica's limit is 0\.02 GiB"):
+        load_engine(folder, None, settings(), memory_limit=2**24)
     with pytest.raises(ConfigurationError, match="max_num_batched_tokens: got 16, allowed: at least max_num_seqs, 128"):
         load_engine(folder, None, settings(max_num_batched_tokens=16))
+
+
+@pytest.mark.parametrize(("own", "share"), [(2**25, "0.03"), (2**40, "0.06")])
+def test_a_memory_limit_is_one_replicas_and_the_machines_is_shared(tmp_path, own, share):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {2**28 // 1024} kB\n")
+    folder = write_model(tmp_path / "model").as_uri()
+    with pytest.raises(NotEnoughMemory, match=f"the replica's limit is {share} GiB"):
+        load_engine(
+            folder,
+            None,
+            settings(kv_cache_memory_bytes=2**30),
+            memory_limit=own,
+            replicas_on_node=4,
+            machine=Machine(tmp_path),
+        )
 
 
 @pytest.fixture(scope="module")
