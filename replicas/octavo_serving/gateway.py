@@ -17,6 +17,7 @@ from octavo_api.settings import RouterSettings
 from octavo_serving import ray_adapter, registry
 from octavo_serving.front_door import FrontDoor
 from octavo_serving.ingress import without_lifespan
+from octavo_serving.membership import Membership
 from octavo_serving.registry import Announcement
 from octavo_serving.secrets import read_secret
 
@@ -38,6 +39,7 @@ class GatewayReplica:
         self._config = GatewayUserConfig.model_validate(ray_adapter.initial_user_config())
         self._loop = asyncio.get_running_loop()
         self._server = await self._build(args)
+        self._members = Membership(self._loop, self._pool.update_replicas)
         self._engines = ray_adapter.mirror(engine)
         registry.REGISTRY.subscribe(self._engines, self._replicas_changed)
         host = "127.0.0.1" if args.bind is Bind.LOOPBACK else "0.0.0.0"
@@ -85,7 +87,9 @@ class GatewayReplica:
         from octavo_router.registry import ReplicaAddress
 
         ready = [r for r in running if "port" in r.metadata]
-        self._pool.update_replicas(ReplicaAddress(r.replica, r.metadata["host"], r.metadata["port"]) for r in ready)
+        self._members.announce(
+            {r.replica: ReplicaAddress(r.replica, r.metadata["host"], r.metadata["port"]) for r in ready}
+        )
 
     def __serve_build_asgi_app__(self) -> Any:
         return without_lifespan(self._server.app)
@@ -109,4 +113,5 @@ class GatewayReplica:
         if not await self._door.close(self._config.drain_seconds):
             logger.warning("gateway %s: streams cut after %d s", self._replica, self._config.drain_seconds)
         registry.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
+        self._members.close()
         await self._pool.close()

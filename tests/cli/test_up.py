@@ -109,10 +109,11 @@ def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
 
     started = descendants(service.process.pid)
     assert len(started) > 5
-    body = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    body = {"model": "smollm2", "prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True}
     headers = {"Authorization": "Bearer sk-0123456789"}
     url = f"{service.url}/v1/completions"
     with httpx.stream("POST", url, json=body, headers=headers, timeout=30, trust_env=False) as response:
+        assert response.status_code == 200
         lines = response.iter_lines()
         next(lines)
         service.process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -178,6 +179,13 @@ class Cluster:
         deployments = self.details()["applications"].get(APP, {}).get("deployments", {})
         found = deployments.get(deployment, {}).get("replicas", ())
         return [Replica(r["replica_id"], r["pid"]) for r in found if r["state"] == state and r.get("pid")]
+
+    def kill(self, victim: Replica) -> None:
+        os.kill(victim.pid, signal.SIGKILL)
+
+    def noticed(self, victim: Replica) -> bool:
+        """Serve calls a dead replica running until its next health check."""
+        return victim not in self.replicas("Engine") + self.replicas("Gateway")
 
     def actor_pid(self, title: str) -> int:
         """Returns the process of a Ray actor below this one, by the title that Ray gives it."""

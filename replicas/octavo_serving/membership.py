@@ -1,0 +1,51 @@
+"""Which engines a gateway should know, given what Serve announces.
+
+Serve leaves a replica out of its announcements while it reconfigures it, for a tenth of a second or so, and takes it in
+again. A replica that really goes says so itself (its load is ``draining``, or its stream ends) before Serve does, so a
+gateway loses nothing by believing Serve's omissions a little later.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+FORGET_S = 2.0
+
+Address = TypeVar("Address")
+
+
+class Membership(Generic[Address]):
+    """Calls ``apply`` with all known addresses at every change; belongs to the event loop ``loop``."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        apply: Callable[[Iterable[Address]], None],
+        *,
+        forget_s: float = FORGET_S,
+    ) -> None:
+        self._loop = loop
+        self._apply = apply
+        self._forget_s = forget_s
+        self._known: dict[str, Address] = {}
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+
+    def announce(self, running: Mapping[str, Address]) -> None:
+        """Takes in new replicas at once; forgets those that stay left out for ``forget_s`` seconds."""
+        for name in running.keys() & self._leaving.keys():
+            self._leaving.pop(name).cancel()
+        for name in self._known.keys() - running.keys() - self._leaving.keys():
+            self._leaving[name] = self._loop.call_later(self._forget_s, self._forget, name)
+        known = {**self._known, **running}
+        if known != self._known:
+            self._known = known
+            self._apply(tuple(known.values()))
+
+    def close(self) -> None:
+        for timer in self._leaving.values():
+            timer.cancel()
+        self._leaving.clear()
+
+    def _forget(self, name: str) -> None:
+        del self._leaving[name], self._known[name]
+        self._apply(tuple(self._known.values()))
