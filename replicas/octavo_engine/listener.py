@@ -30,6 +30,8 @@ def _probe(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
+    except OverflowError:
+        raise StartupError(f"port: got {port}, allowed: 0 to 65535") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(f"{host}:{port}: something listens there already; choose another port") from error

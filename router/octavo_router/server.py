@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,22 @@ def parse_replica(text: str) -> ReplicaAddress:
     return ReplicaAddress(name, host.strip("[]"), int(port))
 
 
+def parse_replicas(texts: Sequence[str]) -> list[ReplicaAddress]:
+    """Reads each; raises ``ConfigurationError``, also where two have one name."""
+    replicas = [parse_replica(text) for text in texts]
+    counts = Counter(replica.name for replica in replicas)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ConfigurationError(f"--replica: got {twice[0]!r} more than once, allowed: names that differ")
+    return replicas
+
+
+def parse_port(text: str) -> int:
+    """Reads a port to listen on; for argparse."""
+    if not (text.isdecimal() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed: 0 to 65535")
+    return int(text)
+
+
 def parse_settings(pairs: Sequence[str]) -> RouterSettings:
     """Reads ``key=value`` pairs; raises ``ConfigurationError``."""
     values: dict[str, Any] = {}
@@ -131,14 +148,17 @@ def parse_settings(pairs: Sequence[str]) -> RouterSettings:
 
 def _read_secret(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        secret = path.read_text().strip()
     except OSError as error:
         raise ConfigurationError(f"--secret-file: {path}: {error.strerror}") from None
+    if not secret:
+        raise ConfigurationError(f"--secret-file: {path} is empty")
+    return secret
 
 
 async def serve(arguments: argparse.Namespace) -> None:
     settings = parse_settings(arguments.set)
-    replicas = [parse_replica(text) for text in arguments.replica]
+    replicas = parse_replicas(arguments.replica)
     keys = ApiKeys.load(arguments.api_key_file) if arguments.api_key_file else None
     secret = _read_secret(arguments.secret_file) if arguments.secret_file else ""
     text = ModelText.load(model_source.locate(arguments.model, arguments.revision, weights=False))
@@ -180,8 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--served-name", help="the model's name in requests (default: the last part of the URI)")
     parser.add_argument("--replica", action="append", default=[], metavar="NAME=HOST:PORT", help="one engine; repeat")
     parser.add_argument("--host", default="127.0.0.1", help="address of both listeners (default: %(default)s)")
-    parser.add_argument("--http-port", type=int, default=8000, help="(default: %(default)s; 0: any)")
-    parser.add_argument("--grpc-port", type=int, default=9000, help="(default: %(default)s; 0: any)")
+    parser.add_argument("--http-port", type=parse_port, default=8000, help="(default: %(default)s; 0: any)")
+    parser.add_argument("--grpc-port", type=parse_port, default=9000, help="(default: %(default)s; 0: any)")
     parser.add_argument("--api-key-file", type=Path, help="one `NAME KEY` a line; without it no key is asked for")
     parser.add_argument("--secret-file", type=Path, help="holds what the engines ask for")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a router setting; repeat")

@@ -241,6 +241,7 @@ async def test_sigint_stops_at_once(spawn, attach):
         (["--set", "max_num_seqs"], "KEY=VALUE"),
         (["--model", "synthetic://many"], "synthetic://VOCAB_SIZE"),
         (["--secret-file", "/nonexistent/secret"], "/nonexistent/secret"),
+        (["--port", "65536"], "0 to 65535"),
     ],
 )
 async def test_a_wrong_command_line_is_explained(spawn, arguments, message):

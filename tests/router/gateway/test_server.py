@@ -140,10 +140,20 @@ def test_a_wrong_start_is_one_line_and_an_exit_code(capsys, tmp_path):
     assert main(["--replica", "x"]) == 1
     assert main(["--api-key-file", str(tmp_path / "none")]) == 1
     assert main(["--secret-file", str(tmp_path / "none")]) == 1
+    (tmp_path / "empty").touch()
+    assert main(["--secret-file", str(tmp_path / "empty")]) == 1
+    assert main(["--replica", "a=x:1", "--replica", "a=x:2"]) == 1
     assert main(["--set", "policy=["]) == 1
     errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 5
+    assert len(errors) == 7
     assert all(line.startswith("error: ") for line in errors)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "x"])
+def test_a_port_out_of_range_is_told_with_what_is_allowed(capsys, port):
+    with pytest.raises(SystemExit):
+        main([f"--http-port={port}"])
+    assert f"--http-port: got '{port}', allowed: 0 to 65535" in capsys.readouterr().err
 
 
 async def test_the_process_drains_at_sigterm(byte_model, key_file):
