@@ -21,8 +21,8 @@ from octavo_cli.preflight import check
 @click.option("--served-name", help="The model's name in requests.")
 @click.option("--set", "settings", multiple=True, metavar="SECTION.NAME=VALUE", help="An engine or router setting; "
               "may be given several times.")  # fmt: skip
-@click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys, one a line; without it "
-              "everyone on this machine may ask.")  # fmt: skip
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys, NAME KEY a line; without "
+              "it everyone on this machine may ask.")  # fmt: skip
 def command(
     model: str | None,
     file: Path | None,

@@ -129,15 +129,15 @@ class Generate:
         except Exception as error:
             if not reply.status:
                 raise
-            await self._break_off(error, reply)
+            await self._break_off(job, error, reply)
             return
         last = job.wire.envelope.last_event(sorted(seen, key=_index), job.explain)
         await reply.end((last + DONE).encode())
 
-    async def _break_off(self, error: Exception, reply: Reply) -> None:
+    async def _break_off(self, job: Job, error: Exception, reply: Reply) -> None:
         """Tells a client that reads; one that does not has its connection cut by the server."""
         if not isinstance(error, RequestError):
-            logger.error("internal error in the middle of a stream", exc_info=error)
+            logger.error("internal error in the middle of stream %s", job.calls[0].request_id, exc_info=error)
             error = RequestError("internal error; the gateway's log has more")
         with suppress(TimeoutError):
             async with asyncio.timeout(LATE_S):

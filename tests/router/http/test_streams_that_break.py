@@ -83,13 +83,16 @@ async def test_a_stream_that_ends_without_a_finish_is_an_error(http, user, pool,
 
 async def test_a_bug_is_a_server_error_and_the_next_request_is_served(http, user, pool, write, caplog):
     answer, pool.answer = pool.answer, lambda request: write.Script([RuntimeError("a bug")])
-    broken = await http.post(CHAT, json={"model": "bytes", "messages": user})
+    broken = await http.post(CHAT, json={"model": "bytes", "messages": user}, headers={"x-request-id": "one"})
     assert broken.status_code == 500
     assert "bug" not in broken.text
     assert "a bug" in caplog.text
+    assert "request one" in caplog.text
     pool.answer = lambda request: write.Script([[write.output("par")], RuntimeError("a bug")])
-    broken = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
+    body = {"model": "bytes", "messages": user, "stream": True}
+    broken = await http.post(CHAT, json=body, headers={"x-request-id": "two"})
     assert json.loads(broken.text.split("\n\n")[1][6:])["error"]["type"] == "server_error"
+    assert "stream chatcmpl-two" in caplog.text
     pool.answer = answer
     assert (await http.post(CHAT, json={"model": "bytes", "messages": user})).status_code == 200
 
