@@ -10,7 +10,12 @@ from octavo_api.deployment import ServingDeployment
 def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Path) -> str:
     """Returns where the endpoint is, a ``curl`` line that works as it stands, how to chat, where the logs are."""
     http, grpc = deployment.spec.endpoint.http.port, deployment.spec.endpoint.grpc.port
-    body = {"model": deployment.served_name, "messages": [{"role": "user", "content": "What is a book?"}]}
+    body = {
+        "model": deployment.served_name,
+        "messages": [{"role": "user", "content": "What is a book?"}],
+        "max_tokens": 48,
+        "temperature": 0,
+    }
     key = (
         f" -H \"Authorization: Bearer $(awk 'NF && !/^#/ {{print $2; exit}}' {shlex.quote(str(api_key_file))})\""
         if api_key_file

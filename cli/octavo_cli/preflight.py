@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from octavo_api.deployment import Model, ServingDeployment
+from octavo_api.deployment import ServingDeployment, Spec
 from octavo_api.errors import ConfigurationError
 from octavo_api.model_source import locate
 from octavo_cli.ports import require_free
@@ -20,7 +20,7 @@ def check(deployment: ServingDeployment, api_key_file: Path | None, cpus: float)
         from octavo_router.keys import ApiKeys
 
         ApiKeys.load(api_key_file)
-    _check_model(deployment.spec.model)
+    _check_engine(deployment.spec)
 
 
 def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
@@ -32,11 +32,11 @@ def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
         )
 
 
-def _check_model(model: Model) -> None:
-    files = locate(model.uri, model.revision)
-
-    from octavo_engine.weights.checkpoint import open_checkpoint
+def _check_engine(spec: Spec) -> None:
+    """Makes the plan that every engine replica is going to make: model files, settings and memory."""
+    from octavo_engine.planning import plan_engine
     from octavo_router.text import ModelText
 
-    open_checkpoint(files)
+    files = locate(spec.model.uri, spec.model.revision)
+    plan_engine(files, spec.engine, replicas_on_node=max(spec.replicas, 1), memory_limit=spec.resources.limits.memory)
     ModelText.load(files)

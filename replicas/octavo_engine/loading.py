@@ -7,22 +7,14 @@ import torch
 
 import octavo_kernels
 from octavo_api.model_source import locate
-from octavo_api.settings import EngineSettings
+from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import load_model
+from octavo_engine.planning import plan_engine
 from octavo_engine.runner.model_runner import ModelRunner
-from octavo_engine.runner.sampler import LOGITS_BYTES
-from octavo_engine.sizing import (
-    GIB,
-    Machine,
-    choose_dtype,
-    choose_max_model_len,
-    choose_threads,
-    plan_memory,
-)
-from octavo_engine.weights.checkpoint import open_checkpoint
+from octavo_engine.sizing import GIB, Machine, choose_threads
 
-_DTYPE_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+_TORCH = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT32: torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,56 +49,39 @@ def load_engine(
     """
     machine = machine or Machine()
     report(f"looking for {model_uri}")
-    checkpoint = open_checkpoint(locate(model_uri, revision))
-    config = checkpoint.config
-    dtype = choose_dtype(settings.dtype, machine.cpu_flags())
-    dtype_name = _DTYPE_NAMES[dtype]
-    max_model_len = choose_max_model_len(settings.max_model_len, config)
-    node_limit = machine.memory_limit()
-    memory = plan_memory(
-        config,
-        dtype,
-        block_size=settings.block_size,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        logits_bytes=LOGITS_BYTES,
-        cache_bytes=settings.kv_cache_memory_bytes,
-        memory_limit=node_limit if memory_limit is None else min(memory_limit * replicas_on_node, node_limit),
+    plan = plan_engine(
+        locate(model_uri, revision),
+        settings,
         replicas_on_node=replicas_on_node,
+        memory_limit=memory_limit,
+        machine=machine,
     )
-    model_key = f"{checkpoint.fingerprint()}/{dtype_name}"
-    core_config = CoreConfig(
-        num_blocks=memory.num_blocks,
-        block_size=settings.block_size,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        max_model_len=max_model_len,
-        max_num_queued_reqs=settings.max_num_queued_reqs,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        scheduling_policy=settings.scheduling_policy,
-        eos_token_ids=config.eos_token_ids,
-        model_key=model_key,
-        kv_dtype=dtype_name,
-        seed=settings.seed,
-    )
+    config, memory, core_config = plan.checkpoint.config, plan.memory, plan.core_config
     threads = choose_threads(settings.num_threads, num_cpus, machine.usable_cpus())
     report(
-        f"{config.family}, {config.num_parameters / 1e6:.0f}M parameters in {dtype_name}, {threads} threads, "
+        f"{config.family}, {config.num_parameters / 1e6:.0f}M parameters in {plan.dtype}, {threads} threads, "
         f"KV cache {memory.cache / GIB:.2f} GiB in {memory.num_blocks} blocks"
     )
     torch.set_num_threads(threads)
     kernels = octavo_kernels.for_device("cpu", batch_invariant=settings.batch_invariant, num_threads=threads)
-    model = load_model(checkpoint, kernels, dtype, max_model_len, report)
+    model = load_model(plan.checkpoint, kernels, _TORCH[plan.dtype], core_config.max_model_len, report)
     runner = ModelRunner(
         model,
         kernels,
         num_blocks=memory.num_blocks,
         block_size=settings.block_size,
         num_rows=settings.max_num_seqs,
-        max_model_len=max_model_len,
+        max_model_len=core_config.max_model_len,
         eos_token_ids=config.eos_token_ids,
     )
     report("warming up")
     runner.warm_up(report)
-    return LoadedEngine(core_config, runner, model_key, dtype_name, max_model_len, config.vocab_size, dtype_name)
+    return LoadedEngine(
+        core_config=core_config,
+        runner=runner,
+        model_key=core_config.model_key,
+        kv_dtype=core_config.kv_dtype,
+        max_model_len=core_config.max_model_len,
+        vocab_size=config.vocab_size,
+        dtype=str(plan.dtype),
+    )

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
 from octavo_engine.models.config import ModelConfig
@@ -20,6 +18,12 @@ GIB = 2**30
 MAX_DEFAULT_CACHE = 4 * GIB
 MAX_BLOCKS = 2**18
 """The scheduler keeps an object for each block."""
+
+LOGITS_BYTES = 64 * 2**20
+"""Most memory that logits take at once; more rows go through the output head in slices."""
+
+ITEM_SIZES = {Dtype.BFLOAT16: 2, Dtype.FLOAT32: 4}
+"""Bytes of one number."""
 
 MIN_BLOCKS = 2
 """What an explicit cache must hold at least."""
@@ -113,13 +117,11 @@ def choose_threads(setting: int | None, num_cpus: float | None, usable_cpus: flo
     return max(1, int(min(usable_cpus, num_cpus or usable_cpus)))
 
 
-def choose_dtype(setting: Dtype, cpu_flags: frozenset[str]) -> torch.dtype:
+def choose_dtype(setting: Dtype, cpu_flags: frozenset[str]) -> Dtype:
     """Returns bf16 for ``auto`` where the processor multiplies it, else fp32; an explicit type is taken as it is."""
-    if setting is Dtype.BFLOAT16:
-        return torch.bfloat16
-    if setting is Dtype.AUTO and cpu_flags & _BFLOAT16_FLAGS:
-        return torch.bfloat16
-    return torch.float32
+    if setting is not Dtype.AUTO:
+        return setting
+    return Dtype.BFLOAT16 if cpu_flags & _BFLOAT16_FLAGS else Dtype.FLOAT32
 
 
 def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
@@ -135,12 +137,11 @@ def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
 
 def plan_memory(
     config: ModelConfig,
-    dtype: torch.dtype,
+    dtype: Dtype,
     *,
     block_size: int,
     max_model_len: int,
     max_num_batched_tokens: int,
-    logits_bytes: int,
     cache_bytes: int | None,
     memory_limit: int,
     replicas_on_node: int,
@@ -150,15 +151,16 @@ def plan_memory(
     The default cache is the lesser of 4 GiB and a quarter of the limit divided by the replicas, and shrinks to what
     weights leave. Raises ``NotEnoughMemory`` naming both numbers, ``ConfigurationError`` for a cache under two blocks.
     """
-    block = config.block_bytes(block_size, dtype)
+    item_size = ITEM_SIZES[dtype]
+    block = config.block_bytes(block_size, item_size)
     if cache_bytes is not None and cache_bytes < MIN_BLOCKS * block:
         raise ConfigurationError(
             f"engine.kv_cache_memory_bytes: got {cache_bytes}, allowed: at least {MIN_BLOCKS * block}, "
             f"{MIN_BLOCKS} blocks of {block_size} tokens"
         )
-    weights = config.num_parameters * dtype.itemsize
+    weights = config.num_parameters * item_size
     widest = config.q_size + 2 * config.kv_size + 3 * config.intermediate_size + 4 * config.hidden_size
-    workspace = logits_bytes + max_num_batched_tokens * widest * dtype.itemsize
+    workspace = LOGITS_BYTES + max_num_batched_tokens * widest * item_size
     share = memory_limit // replicas_on_node
     left = share - weights - workspace
     least_blocks = max(MIN_BLOCKS, -(-min(max_model_len, MIN_DEFAULT_TOKENS) // block_size))

@@ -14,7 +14,7 @@ from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
 from octavo_engine.loading import load_engine
 from octavo_engine.models.hf_config import config_from_folder
-from octavo_engine.models.llama import LlamaModel
+from octavo_engine.models.tensors import tensors_of
 from octavo_engine.sizing import Machine
 from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
 
@@ -35,7 +35,7 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     noise = torch.Generator().manual_seed(seed)
-    shapes = LlamaModel.tensors(config_from_folder(folder))
+    shapes = tensors_of(config_from_folder(folder))
     save_file(
         {name: torch.randn(shape, generator=noise) * 0.2 for name, shape in shapes.items()},
         folder / "model.safetensors",

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
@@ -143,12 +142,12 @@ def test_threads(setting, num_cpus, usable, expected):
 @pytest.mark.parametrize(
     ("setting", "flags", "expected"),
     [
-        (Dtype.AUTO, "fpu avx512f avx512_bf16", torch.bfloat16),
-        (Dtype.AUTO, "fpu amx_tile amx_bf16", torch.bfloat16),
-        (Dtype.AUTO, "fp asimd bf16", torch.bfloat16),
-        (Dtype.AUTO, "fpu avx512f avx512_vnni", torch.float32),
-        (Dtype.BFLOAT16, "fpu", torch.bfloat16),
-        (Dtype.FLOAT32, "fpu avx512_bf16", torch.float32),
+        (Dtype.AUTO, "fpu avx512f avx512_bf16", Dtype.BFLOAT16),
+        (Dtype.AUTO, "fpu amx_tile amx_bf16", Dtype.BFLOAT16),
+        (Dtype.AUTO, "fp asimd bf16", Dtype.BFLOAT16),
+        (Dtype.AUTO, "fpu avx512f avx512_vnni", Dtype.FLOAT32),
+        (Dtype.BFLOAT16, "fpu", Dtype.BFLOAT16),
+        (Dtype.FLOAT32, "fpu avx512_bf16", Dtype.FLOAT32),
     ],
 )
 def test_dtype(setting, flags, expected, tmp_path):
@@ -167,12 +166,11 @@ def test_max_model_len_is_the_models_or_less():
         choose_max_model_len(8193, SMOLLM2)
 
 
-def memory(dtype=torch.float32, config=SMOLLM2, **changes):
+def memory(dtype=Dtype.FLOAT32, config=SMOLLM2, **changes):
     values = {
         "block_size": 16,
         "max_model_len": 8192,
         "max_num_batched_tokens": 2048,
-        "logits_bytes": 2**26,
         "cache_bytes": None,
         "memory_limit": 64 * GIB,
         "replicas_on_node": 1,
@@ -183,8 +181,8 @@ def memory(dtype=torch.float32, config=SMOLLM2, **changes):
 def test_weights_and_blocks_are_counted_in_their_dtype():
     assert SMOLLM2.num_parameters == 134_515_008
     assert memory().weights == 4 * 134_515_008
-    assert memory(torch.bfloat16).weights == 2 * 134_515_008
-    assert SMOLLM2.block_bytes(16, torch.float32) == 30 * 2 * 3 * 16 * 64 * 4
+    assert memory(Dtype.BFLOAT16).weights == 2 * 134_515_008
+    assert SMOLLM2.block_bytes(16, 4) == 30 * 2 * 3 * 16 * 64 * 4
 
 
 def test_untied_embeddings_count_twice():
@@ -198,7 +196,7 @@ def test_untied_embeddings_count_twice():
 )
 def test_default_cache_is_a_quarter_of_the_share_and_at_most_4_gib(limit, replicas, expected):
     plan = memory(memory_limit=limit, replicas_on_node=replicas)
-    block = SMOLLM2.block_bytes(16, torch.float32)
+    block = SMOLLM2.block_bytes(16, 4)
     assert plan.num_blocks == expected // block
     assert plan.cache == plan.num_blocks * block
 
@@ -210,7 +208,7 @@ def test_default_cache_shrinks_to_what_weights_leave():
 
 
 def test_an_explicit_cache_is_taken_as_it_is():
-    block = SMOLLM2.block_bytes(16, torch.float32)
+    block = SMOLLM2.block_bytes(16, 4)
     assert memory(cache_bytes=7 * block + 5).num_blocks == 7
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
 class Family(StrEnum):
@@ -86,6 +86,6 @@ class ModelConfig:
         embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * hidden
         return self.num_layers * layer + embeddings + hidden
 
-    def block_bytes(self, block_size: int, dtype: "torch.dtype") -> int:
+    def block_bytes(self, block_size: int, item_size: int) -> int:
         """Bytes of one block of KV cache: keys and values of ``block_size`` tokens in all layers."""
-        return self.num_layers * 2 * self.num_kv_heads * block_size * self.head_dim * dtype.itemsize
+        return self.num_layers * 2 * self.num_kv_heads * block_size * self.head_dim * item_size

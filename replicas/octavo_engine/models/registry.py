@@ -6,6 +6,7 @@ import torch
 
 from octavo_engine.models.config import Family
 from octavo_engine.models.llama import LlamaModel
+from octavo_engine.models.tensors import tensors_of
 from octavo_engine.weights.checkpoint import Checkpoint
 from octavo_engine.weights.reader import WeightReader
 from octavo_kernels import Kernels
@@ -27,5 +28,5 @@ def load_model(
     """Reads and packs the weights layer by layer. Raises ``ModelError`` where they are not those of the model."""
     config = checkpoint.config
     model = MODELS[config.family]
-    weights = WeightReader(checkpoint, model.tensors(config), dtype, report)
+    weights = WeightReader(checkpoint, tensors_of(config), dtype, report)
     return model(config, kernels, weights, max_model_len)

@@ -8,10 +8,8 @@ from octavo_engine.core.plan import Logprobs, RowWork, Sampled
 from octavo_engine.models.llama import LlamaModel
 from octavo_engine.runner.draws import Draws, greedy, penalties, sampling_batch
 from octavo_engine.runner.rows import Rows
+from octavo_engine.sizing import LOGITS_BYTES
 from octavo_kernels import Kernels
-
-LOGITS_BYTES = 64 * 2**20
-"""Most memory that logits take at once; more rows go through the output head in slices."""
 
 NOT_FINITE = "the model's logits are not finite"
 

@@ -38,6 +38,11 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
     return GgufCheckpoint(files.path) if files.format is Format.GGUF else SafetensorsCheckpoint(files.path)
 
 
+def ignorable(config: ModelConfig) -> frozenset[str]:
+    """Returns suffixes of tensors that may be there and are not read."""
+    return frozenset({".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tie_word_embeddings else ())})
+
+
 def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, Shape], ignorable: frozenset[str]) -> None:
     """Raises ``ModelError`` naming tensors that are missing, not expected, or of another shape than the model's.
 

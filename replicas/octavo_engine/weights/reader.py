@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from octavo_api.errors import ModelError
-from octavo_engine.weights.checkpoint import Checkpoint, Shape, check_tensors
+from octavo_engine.weights.checkpoint import Checkpoint, Shape, check_tensors, ignorable
 
-_IGNORABLE = frozenset({".rotary_emb.inv_freq"})
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
@@ -26,8 +25,7 @@ class WeightReader:
         dtype: torch.dtype,
         report: Callable[[str], None],
     ) -> None:
-        tied = checkpoint.config.tie_word_embeddings
-        check_tensors(checkpoint, expected, _IGNORABLE | {"lm_head.weight"} if tied else _IGNORABLE)
+        check_tensors(checkpoint, expected, ignorable(checkpoint.config))
         self._checkpoint = checkpoint
         self._expected = expected
         self._dtype = dtype

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 import octavo_kernels
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import BlockCopy, Logprobs, RowJoin, RowWork, StepPlan
-from octavo_engine.models.llama import LlamaModel
 from octavo_engine.models.registry import load_model
+from octavo_engine.models.tensors import tensors_of
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 from octavo_kernels.reference import ReferenceKernels
@@ -49,7 +49,7 @@ def checkpoint(tmp_path_factory) -> SafetensorsCheckpoint:
     noise = torch.Generator().manual_seed(1)
     tensors = {
         name: torch.randn(shape, generator=noise) * 0.15 + ("norm" in name)
-        for name, shape in LlamaModel.tensors(config_from_folder(folder)).items()
+        for name, shape in tensors_of(config_from_folder(folder)).items()
     }
     save_file(tensors, folder / "model.safetensors")
     return SafetensorsCheckpoint(folder)

@@ -10,7 +10,7 @@ import torch
 
 from octavo_api.errors import ModelError
 from octavo_engine.models.config import Family, RopeKind
-from octavo_engine.models.llama import LlamaModel
+from octavo_engine.models.tensors import tensors_of
 from octavo_engine.weights.checkpoint import check_tensors
 from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
 from octavo_engine.weights.gguf_file import GgufFile
@@ -134,7 +134,7 @@ def test_llama_names_and_permuted_rows(tmp_path):
     config = checkpoint.config
     assert (config.family, config.qkv_bias, config.tie_word_embeddings) == (Family.LLAMA, True, False)
     assert (config.rope.theta, config.eos_token_ids, config.max_model_len) == (5000.0, {7, 9}, 128)
-    check_tensors(checkpoint, LlamaModel.tensors(config), frozenset({"none"}))
+    check_tensors(checkpoint, tensors_of(config), frozenset({"none"}))
     for part, heads in (("q", HEADS), ("k", KV_HEADS)):
         for kind in ("weight", "bias"):
             ours = checkpoint.read(f"model.layers.1.self_attn.{part}_proj.{kind}", torch.float32).numpy()
@@ -164,7 +164,7 @@ def test_embeddings_are_tied_where_the_head_is_left_out(tmp_path):
     write(tmp_path / "model.gguf", leave_out=("output.weight",))
     checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
     assert checkpoint.config.tie_word_embeddings
-    check_tensors(checkpoint, LlamaModel.tensors(checkpoint.config), frozenset({"none"}))
+    check_tensors(checkpoint, tensors_of(checkpoint.config), frozenset({"none"}))
 
 
 def test_rope_factors_and_scaling(tmp_path):
@@ -202,7 +202,7 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
     write(tmp_path / "model.gguf", leave_out=("blk.1.ffn_up.weight",), changes={"vocab_size": VOCABULARY + 1})
     checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
     with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: missing") as caught:
-        check_tensors(checkpoint, LlamaModel.tensors(checkpoint.config), frozenset({"none"}))
+        check_tensors(checkpoint, tensors_of(checkpoint.config), frozenset({"none"}))
     assert f"embed_tokens.weight: got shape [{VOCABULARY}, {HIDDEN}], the configuration says [97," in str(caught.value)
 
 

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from octavo_api.errors import ModelError
 from octavo_engine.models.hf_config import config_from_folder
-from octavo_engine.models.llama import LlamaModel
 from octavo_engine.models.registry import load_model
+from octavo_engine.models.tensors import tensors_of
 from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 from octavo_kernels.reference import ReferenceKernels
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tensors(folder) -> dict[str, torch.Tensor]:
-    shapes = LlamaModel.tensors(config_from_folder(folder))
+    shapes = tensors_of(config_from_folder(folder))
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 

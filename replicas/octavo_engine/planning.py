@@ -1,0 +1,67 @@
+"""What an engine will be: decided from the model's headers, the settings and the machine, before anything is loaded."""
+
+from dataclasses import dataclass
+
+from octavo_api.model_source import ModelFiles
+from octavo_api.settings import Dtype, EngineSettings
+from octavo_engine.core.config import CoreConfig
+from octavo_engine.models.tensors import tensors_of
+from octavo_engine.sizing import Machine, MemoryPlan, choose_dtype, choose_max_model_len, plan_memory
+from octavo_engine.weights.checkpoint import Checkpoint, check_tensors, ignorable, open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """``dtype`` is never ``auto``. ``core_config.model_key`` is equal on every replica of the same weights and type."""
+
+    checkpoint: Checkpoint
+    dtype: Dtype
+    memory: MemoryPlan
+    core_config: CoreConfig
+
+
+def plan_engine(
+    files: ModelFiles,
+    settings: EngineSettings,
+    *,
+    replicas_on_node: int = 1,
+    memory_limit: int | None = None,
+    machine: Machine | None = None,
+) -> EnginePlan:
+    """Reads headers, not weights. ``memory_limit`` is the replica's own, in bytes; the machine's is shared by all.
+
+    Raises ``ModelError``, ``ConfigurationError`` or ``NotEnoughMemory`` where the engine could not start.
+    """
+    machine = machine or Machine()
+    checkpoint = open_checkpoint(files)
+    config = checkpoint.config
+    check_tensors(checkpoint, tensors_of(config), ignorable(config))
+    dtype = choose_dtype(settings.dtype, machine.cpu_flags())
+    max_model_len = choose_max_model_len(settings.max_model_len, config)
+    node_limit = machine.memory_limit()
+    memory = plan_memory(
+        config,
+        dtype,
+        block_size=settings.block_size,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        cache_bytes=settings.kv_cache_memory_bytes,
+        memory_limit=node_limit if memory_limit is None else min(memory_limit * replicas_on_node, node_limit),
+        replicas_on_node=replicas_on_node,
+    )
+    core_config = CoreConfig(
+        num_blocks=memory.num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        max_model_len=max_model_len,
+        max_num_queued_reqs=settings.max_num_queued_reqs,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        scheduling_policy=settings.scheduling_policy,
+        eos_token_ids=config.eos_token_ids,
+        model_key=f"{checkpoint.fingerprint()}/{dtype}",
+        kv_dtype=str(dtype),
+        seed=settings.seed,
+    )
+    return EnginePlan(checkpoint, dtype, memory, core_config)
