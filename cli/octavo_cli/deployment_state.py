@@ -57,10 +57,11 @@ class ApplicationState:
         messages = [d.message for d in self.deployments if d.message and "Error" in d.message]
         return next((found for message in [*messages, self.message] if (found := cause(message))), self.status)
 
-    def logs(self) -> Iterator[Path]:
+    def starting_logs(self) -> Iterator[Path]:
+        """Yields the logs of replicas that do not run yet."""
         for deployment in self.deployments:
             for replica in deployment.replicas:
-                if replica.log:
+                if replica.log and replica.state != _RUNNING:
                     yield Path(replica.log)
 
 

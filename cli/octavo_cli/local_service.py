@@ -98,9 +98,9 @@ class LocalService:
         while not (state := self._state(controller, folder)).running:
             if state.failed:
                 raise StartupError(state.error())
-            reports = [report for log in state.logs() if (report := last_report(log))]
+            reports = [report for log in state.starting_logs() if (report := last_report(log))]
             update(" · ".join(filter(None, (state.summary(), *reports[-1:]))))
-            time.sleep(_POLL_S)
+            self._pause(_POLL_S)
 
     def _wait_until_ready(self) -> None:
         """The application runs; the endpoint answers once the gateway has met its engines."""
@@ -117,8 +117,13 @@ class LocalService:
                     if response.is_success or self._deployment.spec.replicas == 0:
                         return
                     answer = f"{response.status_code} {response.text}"
-                time.sleep(_POLL_S / 4)
+                self._pause(_POLL_S / 4)
         raise StartupError(f"{url}: not ready after {_READY_TIMEOUT_S:.0f} s: {answer}")
+
+    def _pause(self, seconds: float) -> None:
+        """Raises ``Stopped``, which is lost where a signal comes while Ray runs a callback of its own."""
+        if self._stop.wait(seconds):
+            raise Stopped
 
     def _watch(self, controller: Controller, folder: RunFolder) -> None:
         """Says when replicas come and go, until the first signal."""

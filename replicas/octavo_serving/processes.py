@@ -52,6 +52,7 @@ def end_descendants(*, spare: Iterable[int] = (), grace_s: float = 3.0) -> set[i
         time.sleep(_POLL_S)
         _reap()
         alive = _wanted(spared)
+    _reap()
     return began
 
 

@@ -35,7 +35,7 @@ def test_states_are_counted() -> None:
                     "Engine": {
                         "target_num_replicas": 2,
                         "message": "",
-                        "replicas": [replica, {"replica_id": "b", "state": starting}],
+                        "replicas": [replica, {"replica_id": "b", "state": starting, "log_file_path": "/serve/b.log"}],
                     },
                 },
             }
@@ -45,7 +45,7 @@ def test_states_are_counted() -> None:
     assert state.summary() == "Engine 1/2"
     assert not state.running
     assert not state.failed
-    assert list(state.logs()) == [Path("/logs/serve/a.log")]
+    assert list(state.starting_logs()) == [Path("/logs/serve/b.log")]
 
 
 def test_an_application_that_serve_does_not_know_yet_is_neither_running_nor_failed() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -89,6 +90,8 @@ def up(tmp_path: Path, free_ports: tuple[int, int]) -> Iterator[Callable[..., Up
             except ProcessLookupError:
                 continue
         one.process.wait()
+        for folder in run_folders() - one.folders_before:
+            shutil.rmtree(folder)
 
 
 def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
@@ -159,4 +162,5 @@ def test_a_replica_that_cannot_start_says_why_once(up: Callable[..., Up]) -> Non
     logs = re.search(r"^Logs: (.*)$", said, re.MULTILINE)
     assert logs is not None
     assert any(Path(logs[1]).rglob("*.log"))
+    shutil.rmtree(logs[1])
     assert service.left_behind() == []
