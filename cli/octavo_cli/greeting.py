@@ -1,7 +1,10 @@
 """What a user reads once the endpoint is up."""
 
 import json
+import os
 import shlex
+import shutil
+import sys
 from pathlib import Path
 
 from octavo_api.deployment import ServingDeployment
@@ -21,7 +24,7 @@ def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Pat
         if api_key_file
         else ""
     )
-    chat = "octavo chat" + (f" --url http://127.0.0.1:{http}" if http != 8000 else "")
+    chat = f"{_command()} chat" + (f" --url http://127.0.0.1:{http}" if http != 8000 else "")
     if api_key_file:
         chat += f" --api-key-file {shlex.quote(str(api_key_file))}"
     return (
@@ -34,3 +37,10 @@ def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Pat
         f"-d {shlex.quote(json.dumps(body))}\n\n"
         "Ctrl-C stops it."
     )
+
+
+def _command() -> str:
+    """Returns how to run this program from here: ``octavo`` where the shell finds it, else its path."""
+    if shutil.which("octavo"):
+        return "octavo"
+    return shlex.quote(os.path.relpath(Path(sys.executable).parent / "octavo"))
