@@ -1,9 +1,10 @@
 """Output tokens per second at 1, 16 and 64 requests: the engine alone, through the gateway, and transformers beside.
 
-All three run the embedded model with the same dequantised weights and dtype, greedy, on the same prompts; prefill is
-part of the time. Each figure is the best of --repeat runs.
+All three run the embedded model with the same dequantised weights, greedy, on the same prompts; prefill is part of the
+time. Each figure is the best of --repeat runs. The engine runs in the type it takes by default, transformers in each of
+--peer-dtypes, and the ratio is to the faster of them.
 
-python benchmarks/throughput.py [--dtype float32] [--prompt-len 128] [--output-len 128]
+python benchmarks/throughput.py [--dtype auto] [--peer-dtypes float32 bfloat16] [--prompt-len 128] [--output-len 128]
 """
 
 import asyncio
@@ -83,24 +84,25 @@ def transformers_generate(
 
 def main() -> None:
     parser = drive.arguments(__doc__ or "")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    parser.add_argument("--peer-dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--prompt-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 16, 64])
     options = parser.parse_args()
-    shape = (options.dtype, options.counts, options.prompt_len, options.output_len, options.repeat)
-    peer = transformers_generate(*shape)
-    gateway = through_gateway(*shape)
-    alone = engine_alone(*shape)
+    shape = (options.counts, options.prompt_len, options.output_len, options.repeat)
+    peers = {dtype: transformers_generate(dtype, *shape) for dtype in options.peer_dtypes}
+    gateway = through_gateway(options.dtype, *shape)
+    alone = engine_alone(options.dtype, *shape)
     for count in options.counts:
         drive.report(
             f"output tokens/s, {count} × ({options.prompt_len} + {options.output_len}), {options.dtype}",
             {
                 "engine alone": alone[count],
                 "through the gateway": gateway[count],
-                "transformers generate": peer[count],
-                "engine ÷ transformers": alone[count] / peer[count],
+                **{f"transformers generate, {dtype}": best[count] for dtype, best in peers.items()},
+                "engine ÷ transformers": alone[count] / max(best[count] for best in peers.values()),
                 "gateway ÷ engine": gateway[count] / alone[count],
             },
         )

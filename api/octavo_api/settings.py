@@ -95,7 +95,7 @@ class EngineSettings(Settings):
         Dtype.AUTO,
         "Type of weights, activations and KV cache.",
         change=Change.ROLLING,
-        auto="bfloat16 where the processor multiplies it, else float32",
+        auto="bfloat16 where the processor multiplies it or has AVX-512, else float32",
         strict=False,
     )
     max_model_len: int | None = setting(

@@ -55,14 +55,11 @@ def test_threads_may_call_at_once():
 
 
 def test_workers_end_with_their_pool():
-    def workers() -> int:
-        return sum(thread.name.startswith("octavo-kernel") for thread in threading.enumerate())
-
-    before = workers()
+    others = set(threading.enumerate())
     pool = ThreadPool(4)
-    assert workers() == before + 3
+    workers = [t for t in threading.enumerate() if t.name.startswith("octavo-kernel") and t not in others]
+    assert len(workers) == 3
     del pool
-    deadline = time.monotonic() + 10
-    while workers() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert workers() == before
+    for worker in workers:
+        worker.join(10)
+    assert not any(worker.is_alive() for worker in workers)

@@ -1,7 +1,8 @@
 """How the kernels are compiled: flags, and where compiled code is kept.
 
 Numba knows a cached function by its own source file alone, so the cache lies under a digest of all sources here: an
-upgrade never runs stale machine code. ``NUMBA_CACHE_DIR`` wins where it is set.
+upgrade never runs stale machine code. Numba would also keep a cache for each folder that the sources lie in; the digest
+says all there is to say, so every copy of the same sources shares one. ``NUMBA_CACHE_DIR`` wins where it is set.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +27,8 @@ def _cache_dir() -> str | None:
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     name = f"numba-{numba.__version__}-{digest.hexdigest()}"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for base in (home, Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"):
-        path = base / "octavo" / name
+    for base in _bases():
+        path = base / name
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError:
@@ -38,23 +39,46 @@ def _cache_dir() -> str | None:
     return None
 
 
-_CACHE_DIR = numba.config.CACHE_DIR or _cache_dir()
+def _bases() -> list[Path]:
+    if numba.config.CACHE_DIR:
+        return [Path(numba.config.CACHE_DIR)]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [home / "octavo", Path(tempfile.gettempdir()) / f"cache-{os.getuid()}" / "octavo"]
+
+
+_CACHE_DIR = _cache_dir()
+
+
+class _Locator(UserProvidedCacheLocator):
+    """Numba's own files, in one folder wherever the sources lie."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._py_file = py_file
+        self._lineno = py_func.__code__.co_firstlineno
+        self._cache_path = _CACHE_DIR
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "_Locator":
+        return cls(py_func, py_file)
+
+
+class _CacheImpl(CompileResultCacheImpl):
+    _locator_classes = (_Locator,)
+
+
+class _Cache(FunctionCache):
+    _impl_class = _CacheImpl
 
 
 def jit(*, exact: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Compiles without the GIL and with a cache on disk. ``exact`` keeps the order of operations as written."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = _CACHE_DIR or ""
-        try:
-            return numba.njit(
-                nogil=True,
-                cache=_CACHE_DIR is not None,
-                fastmath={"contract"} if exact else set(_FAST),
-                error_model="numpy",
-            )(function)
-        finally:
-            numba.config.CACHE_DIR = before
+        dispatcher = numba.njit(nogil=True, fastmath={"contract"} if exact else set(_FAST), error_model="numpy")(
+            function
+        )
+        if _CACHE_DIR is not None:
+            dispatcher._cache = _Cache(function)
+        return dispatcher
 
     return decorate

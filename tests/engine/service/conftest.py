@@ -189,6 +189,13 @@ class Gateway:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def until_steps_reach(self, runner: SteppedRunner, reached: Callable[[], object]) -> None:
+        """Allows one step after the other until ``reached`` holds: a message may arrive after the next step began."""
+        while not reached():
+            seq = self.seq
+            await runner.allow()
+            await self.until(lambda seq=seq: self.seq > seq)
+
     async def finished(self, *requests: Received, timeout_s: float = PATIENCE_S) -> None:
         await self.until(lambda: all(request.done for request in requests), timeout_s)
 

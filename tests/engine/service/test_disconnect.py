@@ -62,10 +62,7 @@ async def test_while_queued(serve, attach_two):
     await observer.until(lambda: observer.step.load.num_requests_waiting == 5)
     leaver.disconnect()
     # Each step takes in the aborts that have arrived; the gate keeps the running request from ending first.
-    while observer.step.load.num_requests_waiting:
-        await replica.runner.allow()
-        seq = observer.seq
-        await observer.until(lambda seq=seq: observer.seq > seq)
+    await observer.until_steps_reach(replica.runner, lambda: not observer.step.load.num_requests_waiting)
     assert len(other.tokens[0]) < 100
     replica.runner.free()
     await observer.finished(other)
@@ -88,10 +85,9 @@ async def test_while_preempted(serve, attach_two):
     leaver, observer = await attach_two(replica)
     for request_id in range(4):
         await leaver.submit(request_id, [request_id, *PROMPT], max_tokens=80)
-    while not (observer.step.load.num_preemptions_total and observer.step.load.num_requests_waiting):
-        await replica.runner.allow()
-        seq = observer.seq
-        await observer.until(lambda seq=seq: observer.seq > seq)
+    await observer.until_steps_reach(
+        replica.runner, lambda: observer.step.load.num_preemptions_total and observer.step.load.num_requests_waiting
+    )
     leaver.disconnect()
     replica.runner.free()
     await gone_within_a_second(replica, observer)

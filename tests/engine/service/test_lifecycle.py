@@ -19,6 +19,7 @@ async def test_a_drain_ends_no_stream_and_takes_no_new_one(serve, attach, contin
     replica = await serve(stepped=True)
     gateway = await attach(replica)
     running = [await gateway.submit(i, [i, *PROMPT], max_tokens=20) for i in range(5)]
+    await gateway.until(lambda: replica.server.active_requests == 5)
     await replica.runner.allow(2)
     drain = asyncio.create_task(replica.server.drain(timeout_s=20))
     await gateway.until(lambda: gateway.step.load.draining)

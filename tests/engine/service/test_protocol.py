@@ -120,18 +120,17 @@ async def test_choices_stream_side_by_side(serve, attach, continuation):
 async def test_aborting_one_choice_leaves_the_others(serve, attach, continuation):
     replica = await serve(stepped=True)
     gateway = await attach(replica)
-    received = await gateway.submit(1, PROMPT, n=3, max_tokens=40)
+    received = await gateway.submit(1, PROMPT, n=3, max_tokens=400)
     await replica.runner.allow(3)
     await gateway.until(lambda: received.tokens[1])
     await gateway.abort(1, choice=1)
     await gateway.abort(1, choice=1)
-    await replica.runner.allow()
-    await gateway.until(lambda: 1 in received.finished)
+    await gateway.until_steps_reach(replica.runner, lambda: 1 in received.finished)
     replica.runner.free()
     await gateway.finished(received)
     assert received.finished == {0: LENGTH, 1: ABORT, 2: LENGTH}
-    assert [received.tokens[choice] for choice in (0, 2)] == [continuation(PROMPT, 40, choice) for choice in (0, 2)]
-    assert received.tokens[1] == continuation(PROMPT, 40, 1)[: len(received.tokens[1])]
+    assert [received.tokens[choice] for choice in (0, 2)] == [continuation(PROMPT, 400, choice) for choice in (0, 2)]
+    assert received.tokens[1] == continuation(PROMPT, 400, 1)[: len(received.tokens[1])]
 
 
 async def test_aborting_a_request_ends_every_choice_once(serve, attach):
@@ -210,6 +209,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(serve, at
     await replica.runner.allow(2)
     waiting = await gateway.submit(2, PROMPT, max_tokens=5)
     refused = await gateway.submit(3, PROMPT, max_tokens=5)
+    await gateway.until(lambda: replica.server.active_requests == 3)
     await replica.runner.allow()
     await gateway.until(lambda: refused.error)
     assert kind(refused) == "QueueFull"
@@ -294,12 +294,12 @@ async def test_logprobs_come_with_their_tokens(serve, attach):
 async def test_equal_ids_of_two_gateways_do_not_meet(serve, attach, continuation):
     replica = await serve(stepped=True)
     one, two = await attach(replica, name="one"), await attach(replica, name="two")
-    first = await one.submit(1, PROMPT, max_tokens=20)
+    first = await one.submit(1, PROMPT, max_tokens=400)
     second = await two.submit(1, [*PROMPT, 5], max_tokens=20)
     await replica.runner.allow(2)
     await one.abort(1)
+    await one.until_steps_reach(replica.runner, lambda: first.done)
     replica.runner.free()
-    await one.finished(first)
     await two.finished(second)
     assert first.finished == {0: ABORT}
     assert second.tokens[0] == continuation([*PROMPT, 5], 20)
