@@ -1,0 +1,76 @@
+"""What a plan asks for. ``act`` executes them in order; each is idempotent, and a failed one ends the round."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a whole intended object, with the operator as forcing field manager."""
+
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """Creates a Secret with random values for ``keys`` unless it exists; values never pass through a plan."""
+
+    document: Mapping[str, Any]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Deletes a child by name, in the background; ``uid`` guards against one of the same name made since."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutApplication:
+    """GET → merge → PUT at one Ray dashboard; refused where an application of that name is not ours."""
+
+    address: str
+    application: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveApplication:
+    """GET → merge without the application → PUT; nothing where it is gone already."""
+
+    address: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizer:
+    """Adds or removes the operator's finalizer, guarded by the resource version."""
+
+    present: bool
+
+
+Action = Apply | CreateSecret | Delete | PutApplication | RemoveApplication | SetFinalizer
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event on the deployment. Equal ones within ten minutes become one with a count."""
+
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``status`` is the whole new status, written only where it differs; ``delay`` is seconds until the next look."""
+
+    actions: tuple[Action, ...]
+    status: Mapping[str, Any]
+    events: tuple[Event, ...]
+    delay: float
