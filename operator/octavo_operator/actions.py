@@ -31,11 +31,25 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchCluster:
+    """JSON Patch (RFC 6902) of a RayCluster that exists; its ``test`` operations guard against changes since.
+
+    Never server-side apply there: ``workerGroupSpecs`` is one atomic list, so that applying it without ``replicas``
+    would set Ray's autoscaler back to 0 and KubeRay would delete running pods. A failed test is a conflict.
+    """
+
+    name: str
+    operations: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PutApplication:
     """GET → merge → PUT at one Ray dashboard; refused where an application of that name is not ours."""
 
     address: str
     application: Mapping[str, Any]
+    proxy_location: str | None = None
+    """Where Serve's own proxies are to run, if this starts Serve; later it cannot change. None leaves it to Serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +67,7 @@ class SetFinalizer:
     present: bool
 
 
-Action = Apply | CreateSecret | Delete | PutApplication | RemoveApplication | SetFinalizer
+Action = Apply | CreateSecret | Delete | PatchCluster | PutApplication | RemoveApplication | SetFinalizer
 
 
 @dataclass(frozen=True, slots=True)
