@@ -31,11 +31,10 @@ VOCAB_SIZE = 49152
 class Service:
     """An application on a Ray of its own."""
 
-    def __init__(self, controller: Any, folder: RunFolder) -> None:
+    def __init__(self, controller: Any) -> None:
         self.http_port, self.grpc_port = processes.free_port(), processes.free_port()
         self.url = f"http://127.0.0.1:{self.http_port}"
         self._controller = controller
-        self._folder = folder
 
     def apply(self, replicas: int) -> None:
         document = {
@@ -48,11 +47,14 @@ class Service:
             },
         }
         placement = Placement(
+            name=APP,
+            owner="local",
             bind=Bind.LOOPBACK,
+            http_port=self.http_port,
+            grpc_port=self.grpc_port,
             engine_cpus=0.5,
             gateway_cpus=0,
             replicas_on_node=2,
-            secret_file=str(self._folder.secret),
         )
         self._controller.apply([application(ServingDeployment.read(document), placement)])
 
@@ -86,7 +88,7 @@ def service() -> Iterator[Service]:
         with LocalRay(folder, num_cpus=2):
             from octavo_serving.ray_adapter import Controller
 
-            running = Service(Controller.start(proxy_location="Disabled"), folder)
+            running = Service(Controller.start(proxy_location="Disabled"))
             running.apply(replicas=2)
             running.wait("two live engines", lambda: running.live_engines() == 2)
             yield running

@@ -10,13 +10,13 @@ engine's replicas, and live settings are in ``user_config``.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.deployment import Autoscaling, ServingDeployment
 from octavo_api.errors import ConfigurationError
 from octavo_api.settings import Change, EngineSettings, RouterSettings, Settings
 
@@ -29,6 +29,8 @@ ENGINE_VARIABLE = "OCTAVO_ENGINE"
 
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
+_LOOK_BACK_S = 15
+"""Over so long Serve averages what engines report; it must be longer than the interval of their reports, 10 s."""
 
 
 class Bind(StrEnum):
@@ -45,14 +47,19 @@ class _Message(BaseModel):
 
 
 class ApplicationArgs(_Message):
-    """Arguments of ``octavo_serving.app:build``. Files hold one secret each and are read by the replicas."""
+    """Arguments of ``octavo_serving.app:build``; a change of any replaces all replicas.
 
+    ``owner`` says whose application this is: ``NAMESPACE/NAME`` of a resource, or ``local``. Port 0 takes a free one.
+    ``tls_folder`` holds ``tls.crt`` and ``tls.key``. Secrets stand in files that the replicas read, never in here.
+    """
+
+    owner: str
     model_uri: str
     model_revision: str | None = None
     bind: Bind = Bind.NODE
-    http_port: int = Field(8000, ge=1, le=65535)
-    grpc_port: int = Field(9000, ge=1, le=65535)
-    secret_file: str
+    http_port: int = Field(8000, ge=0, le=65535)
+    grpc_port: int = Field(9000, ge=0, le=65535)
+    tls_folder: str | None = None
     api_key_file: str | None = None
 
 
@@ -65,49 +72,65 @@ class EngineEnvironment(_Message):
 
 
 class EngineUserConfig(_Message):
-    """What an engine replica takes up while it runs."""
+    """What an engine replica takes up while it runs. The targets say what share of one replica its load is."""
 
     settings: dict[str, Any] = {}
     drain_seconds: int = Field(600, ge=0)
+    target_requests: int = Field(32, ge=1)
+    target_cache_percent: int = Field(80, ge=1, le=100)
 
 
 class GatewayUserConfig(_Message):
-    """What a gateway takes up while it runs."""
+    """What a gateway takes up while it runs.
+
+    With ``hold_requests`` engines come when they are asked for: requests wait for them instead of failing at once.
+    """
 
     served_name: str
     settings: dict[str, Any] = {}
     drain_seconds: int = Field(600, ge=0)
+    hold_requests: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """What the document does not say: the place it runs in.
 
-    ``engine_cpus`` and ``gateway_cpus`` are Ray CPUs of one replica, ``replicas_on_node`` says by how many the default
-    KV cache is divided; ``route_prefix`` is the application's path behind Serve's own proxy.
+    ``name`` is the application's, ``owner`` its mark of ownership (``args.owner``); ``route_prefix`` is its path behind
+    Serve's own proxy. ``http_port`` and ``grpc_port`` are the gateways' listeners', 0 for free ones. ``engine_cpus``
+    and ``gateway_cpus`` are Ray CPUs of one replica, the two ``…_resources`` its custom Ray resources;
+    ``replicas_on_node`` says by how many the default KV cache is divided. Folder and file are where replicas see them.
     """
 
+    name: str
+    owner: str
     bind: Bind
+    http_port: int
+    grpc_port: int
     engine_cpus: float
     gateway_cpus: float
-    replicas_on_node: int
-    secret_file: str
+    replicas_on_node: int = 1
+    engine_resources: Mapping[str, float] = field(default_factory=dict)
+    gateway_resources: Mapping[str, float] = field(default_factory=dict)
+    tls_folder: str | None = None
     api_key_file: str | None = None
     route_prefix: str = "/"
 
 
 def application(deployment: ServingDeployment, placement: Placement) -> dict[str, Any]:
-    """Returns an element of ``applications`` for ``PUT /api/serve/applications/``, named like the deployment."""
+    """Returns an element of ``applications`` for ``PUT /api/serve/applications/``."""
     spec = deployment.spec
     args = ApplicationArgs(
+        owner=placement.owner,
         model_uri=spec.model.uri,
         model_revision=spec.model.revision,
         bind=placement.bind,
-        http_port=spec.endpoint.http.port,
-        grpc_port=spec.endpoint.grpc.port,
-        secret_file=placement.secret_file,
+        http_port=placement.http_port,
+        grpc_port=placement.grpc_port,
+        tls_folder=placement.tls_folder,
         api_key_file=placement.api_key_file,
     )
+    scaling = spec.autoscaling
     environment = EngineEnvironment(
         settings=_changed(spec.engine, lambda change: change is not Change.LIVE),
         replicas_on_node=placement.replicas_on_node,
@@ -116,28 +139,32 @@ def application(deployment: ServingDeployment, placement: Placement) -> dict[str
     engine_config = EngineUserConfig(
         settings=_changed(spec.engine, lambda change: change is Change.LIVE),
         drain_seconds=spec.rollout.drain_seconds,
+        **({} if scaling is None else scaling.model_dump(include={"target_requests", "target_cache_percent"})),
     )
     router = RouterSettings(**{name: getattr(spec.router, name) for name in RouterSettings.model_fields})
     gateway_config = GatewayUserConfig(
         served_name=deployment.served_name,
         settings=_changed(router, lambda change: change is Change.LIVE),
         drain_seconds=spec.rollout.drain_seconds,
+        hold_requests=scaling is not None and scaling.min_replicas == 0,
     )
     engine = {
-        **_deployment(ENGINE, spec.replicas, engine_config, spec.rollout.drain_seconds),
+        **_deployment(ENGINE, engine_config, spec.rollout.drain_seconds),
+        "autoscaling_config": _fixed(spec.replicas) if scaling is None else _by_load(scaling),
         "ray_actor_options": {
-            "num_cpus": placement.engine_cpus,
+            **_ray_resources(placement.engine_cpus, placement.engine_resources),
             "runtime_env": {"env_vars": {ENGINE_VARIABLE: _json(environment)}},
         },
     }
     gateway = {
-        **_deployment(GATEWAY, spec.router.replicas, gateway_config, spec.rollout.drain_seconds),
+        **_deployment(GATEWAY, gateway_config, spec.rollout.drain_seconds),
+        "autoscaling_config": _fixed(spec.router.replicas),
         # A new gateway starts first and stands by, then takes the ports over: the endpoint is never gone.
         "max_surge_percent": 100,
-        "ray_actor_options": {"num_cpus": placement.gateway_cpus},
+        "ray_actor_options": _ray_resources(placement.gateway_cpus, placement.gateway_resources),
     }
     return {
-        "name": deployment.metadata.name,
+        "name": placement.name,
         "route_prefix": placement.route_prefix,
         "import_path": IMPORT_PATH,
         "args": args.model_dump(mode="json", exclude_defaults=True),
@@ -157,12 +184,11 @@ def read_environment(environ: Mapping[str, str]) -> EngineEnvironment:
     return EngineEnvironment.model_validate_json(environ[ENGINE_VARIABLE])
 
 
-def _deployment(name: str, replicas: int, config: _Message, drain_seconds: int) -> dict[str, Any]:
+def _deployment(name: str, config: _Message, drain_seconds: int) -> dict[str, Any]:
     return {
         "name": name,
         "user_config": config.model_dump(mode="json"),
         "max_ongoing_requests": _MAX_ONGOING_REQUESTS,
-        "autoscaling_config": _fixed(replicas),
         "graceful_shutdown_timeout_s": drain_seconds + _SHUTDOWN_MARGIN_S,
         "graceful_shutdown_wait_loop_s": 0.1,
         "health_check_period_s": 2,
@@ -170,17 +196,44 @@ def _deployment(name: str, replicas: int, config: _Message, drain_seconds: int) 
     }
 
 
+def _ray_resources(cpus: float, custom: Mapping[str, float]) -> dict[str, Any]:
+    return {"num_cpus": cpus, **({"resources": dict(custom)} if custom else {})}
+
+
 def _fixed(replicas: int) -> dict[str, Any]:
     """Counts are always the autoscaler's, since adding or removing its configuration would replace all replicas.
 
     Serve wants a maximum of at least 1; a target that no load reaches keeps a count of 0 at 0.
     """
+    bounds = (replicas, max(replicas, 1))
+    return _scaling(bounds, target=2**20, upscale_delay_s=0, downscale_delay_s=0, to_zero_delay_s=0)
+
+
+def _by_load(scaling: Autoscaling) -> dict[str, Any]:
+    return _scaling(
+        (scaling.min_replicas, scaling.max_replicas),
+        target=1,
+        upscale_delay_s=scaling.upscale_delay_seconds,
+        downscale_delay_s=scaling.downscale_delay_seconds,
+        to_zero_delay_s=scaling.downscale_to_zero_delay_seconds,
+    )
+
+
+def _scaling(
+    bounds: tuple[int, int], *, target: int, upscale_delay_s: int, downscale_delay_s: int, to_zero_delay_s: int
+) -> dict[str, Any]:
+    """All of it changes live, except the policy: another one, or other arguments of it, would replace all replicas.
+
+    Engines report the share of a replica that they use; ``target`` is what each should use, so 1.
+    """
     return {
-        "min_replicas": replicas,
-        "max_replicas": max(replicas, 1),
-        "target_ongoing_requests": _MAX_ONGOING_REQUESTS,
-        "downscale_delay_s": 0,
-        "upscale_delay_s": 0,
+        "min_replicas": bounds[0],
+        "max_replicas": bounds[1],
+        "target_ongoing_requests": target,
+        "upscale_delay_s": upscale_delay_s,
+        "downscale_delay_s": downscale_delay_s,
+        "downscale_to_zero_delay_s": to_zero_delay_s,
+        "look_back_period_s": _LOOK_BACK_S,
         "policy": {"policy_function": AUTOSCALING_POLICY},
     }
 

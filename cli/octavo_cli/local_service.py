@@ -70,7 +70,7 @@ class LocalService:
             ray.start()
             self._catch_signals()  # Ray has put a handler of its own in place
             controller = Controller.start(proxy_location="Disabled")
-        controller.apply([application(self._deployment, self._placement(ray.folder))])
+        controller.apply([application(self._deployment, self._placement())])
         with self._display.stage("Replicas") as update:
             self._wait_until_running(controller, ray.folder, update)
             self._wait_until_ready()
@@ -83,14 +83,18 @@ class LocalService:
         with self._display.stage("Stopping; Ctrl-C again stops at once"):
             self._drain(controller, ray.folder)
 
-    def _placement(self, folder: RunFolder) -> Placement:
+    def _placement(self) -> Placement:
         spec = self._deployment.spec
+        most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
         return Placement(
+            name=self._name,
+            owner="local",
             bind=Bind.LOOPBACK,
-            engine_cpus=spec.resources.limits.cpu or share(self._cpus, spec.replicas),
+            http_port=spec.endpoint.http.port,
+            grpc_port=spec.endpoint.grpc.port,
+            engine_cpus=spec.resources.limits.cpu or share(self._cpus, most),
             gateway_cpus=0,
-            replicas_on_node=max(spec.replicas, 1),
-            secret_file=str(folder.secret),
+            replicas_on_node=max(most, 1),
             api_key_file=str(self._api_key_file.resolve()) if self._api_key_file else None,
         )
 

@@ -15,7 +15,7 @@ from octavo_api.errors import OctavoError
 from octavo_api.serve_config import ApplicationArgs, Bind, EngineUserConfig, engine_settings, read_environment
 from octavo_serving import ray_adapter
 from octavo_serving.autoscaling import IN_FLIGHT
-from octavo_serving.secrets import read_secret
+from octavo_serving.secrets import engine_secret
 
 if TYPE_CHECKING:
     from octavo_engine.loading import LoadedEngine
@@ -44,9 +44,8 @@ class EngineReplica:
         self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
         loaded = await asyncio.to_thread(self.load, args)
         settle_heap()
-        self._server = await EngineServer.start(
-            loaded, replica=self._replica, host=self._host, secret=read_secret(args.secret_file)
-        )
+        secret = await asyncio.to_thread(engine_secret, ray_adapter.application_name())
+        self._server = await EngineServer.start(loaded, replica=self._replica, host=self._host, secret=secret)
         logger.info("engine %s listens on %s:%d", self._replica, self._host, self._server.port)
 
     def load(self, args: ApplicationArgs) -> "LoadedEngine":

@@ -19,7 +19,7 @@ from octavo_serving.front_door import FrontDoor
 from octavo_serving.ingress import without_lifespan
 from octavo_serving.membership import Membership
 from octavo_serving.registry import Announcement
-from octavo_serving.secrets import read_secret
+from octavo_serving.secrets import engine_secret
 
 if TYPE_CHECKING:
     from octavo_router.server import GatewayServer
@@ -64,7 +64,7 @@ class GatewayReplica:
         files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)
         text = await asyncio.to_thread(ModelText.load, files)
         settings, metrics = self._settings(self._config), Metrics()
-        secret = read_secret(args.secret_file)
+        secret = await asyncio.to_thread(engine_secret, ray_adapter.application_name())
         self._pool = ReplicaPool(settings, gateway=self._replica, secret=secret, metrics=metrics)
         return GatewayServer(
             text=text,

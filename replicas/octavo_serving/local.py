@@ -34,13 +34,8 @@ class RunFolder:
     @classmethod
     def create(cls) -> Self:
         folder = cls(Path(tempfile.mkdtemp(prefix="octavo-", dir="/tmp")))
-        create_secret(folder.secret)
         create_secret(folder.ray_token)
         return folder
-
-    @property
-    def secret(self) -> Path:
-        return self.path / "secret"
 
     @property
     def ray_token(self) -> Path:

@@ -1,7 +1,8 @@
 """Every private or alpha name of Ray that this project uses, checked against ``ray==2.60.*``.
 
 ``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, the replica context's deployment
-configuration, the controller client, ``ray.init(_temp_dir=...)`` and Ray's cached configuration are private.
+configuration, the controller client, ``ray.init(_temp_dir=...)``, Ray's cached configuration and the key-value store of
+its head are private.
 """
 
 import logging
@@ -12,6 +13,7 @@ import ray
 from ray import serve
 from ray._raylet import Config
 from ray.exceptions import RayError
+from ray.experimental import internal_kv
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
 from ray.serve.config import RequestRouterConfig
@@ -22,6 +24,9 @@ from ray.serve.schema import ServeDeploySchema
 
 from octavo_api.errors import StartupError
 from octavo_serving import registry
+
+_NAMESPACE = "octavo"
+"""Of our keys in the store of Ray's head."""
 
 _OBJECT_STORE_BYTES = 78_643_200
 """Ray's minimum: no token and no weight goes through its object store."""
@@ -81,8 +86,21 @@ def start_ray(num_cpus: int, folder: Path) -> None:
         raise StartupError(f"Ray cannot start: {str(error).strip().splitlines()[0]}") from error
 
 
+def kept(key: str, value: str) -> str:
+    """Returns what stands under ``key`` in Ray's own store; that is ``value`` where nothing stood there before."""
+    internal_kv._internal_kv_put(key, value, overwrite=False, namespace=_NAMESPACE)
+    stored = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
+    if stored is None:
+        raise StartupError(f"Ray's store has lost {key}, which was just put there")
+    return bytes(stored).decode()
+
+
 def replica_id() -> ReplicaID:
     return serve.get_replica_context().replica_id
+
+
+def application_name() -> str:
+    return serve.get_replica_context().app_name
 
 
 def log_with_serve(*packages: str) -> None:

@@ -1,10 +1,10 @@
-"""Secrets are files: Serve's configuration, status and logs carry their paths only."""
+"""Secrets never stand in Serve's configuration, status or logs."""
 
 import os
 import secrets
 from pathlib import Path
 
-from octavo_api.errors import ConfigurationError
+from octavo_serving import ray_adapter
 
 
 def create_secret(path: Path) -> None:
@@ -13,12 +13,9 @@ def create_secret(path: Path) -> None:
         file.write(secrets.token_hex(32))
 
 
-def read_secret(path: str) -> str:
-    """Raises ``ConfigurationError`` where the file is missing or empty."""
-    try:
-        secret = Path(path).read_text().strip()
-    except OSError as error:
-        raise ConfigurationError(f"secret_file: {path}: {error.strerror}") from None
-    if not secret:
-        raise ConfigurationError(f"secret_file: {path} is empty")
-    return secret
+def engine_secret(application: str) -> str:
+    """Returns what the application's engines ask its gateways for; whoever comes first draws it. Blocks for a moment.
+
+    It stands in Ray's own store: who has Ray's token has it, and nobody else.
+    """
+    return ray_adapter.kept(f"engine-secret/{application}", secrets.token_hex(32))

@@ -129,11 +129,14 @@ class Cluster:
             },
         }
         placement = Placement(
+            name=APP,
+            owner="local",
             bind=Bind.LOOPBACK,
+            http_port=self.http_port,
+            grpc_port=document["spec"]["endpoint"]["grpc"]["port"],
             engine_cpus=0.1,
             gateway_cpus=0,
             replicas_on_node=2,
-            secret_file=str(self.folder.secret),
             route_prefix=f"/{APP}",
         )
         return application(ServingDeployment.read(document), placement) | {"import_path": "octavo_test_apps:build"}
@@ -179,6 +182,11 @@ class Cluster:
         deployments = self.details()["applications"].get(APP, {}).get("deployments", {})
         found = deployments.get(deployment, {}).get("replicas", ())
         return [Replica(r["replica_id"], r["pid"]) for r in found if r["state"] == state and r.get("pid")]
+
+    def engine_secret(self) -> str:
+        from octavo_serving.secrets import engine_secret
+
+        return engine_secret(APP)
 
     def kill(self, victim: Replica) -> None:
         os.kill(victim.pid, signal.SIGKILL)

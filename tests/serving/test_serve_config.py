@@ -1,6 +1,7 @@
 """What a change of the document changes in Serve's configuration, and so what it rolls."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from octavo_api.serve_config import (
     ENGINE,
     ENGINE_VARIABLE,
     GATEWAY,
+    ApplicationArgs,
     Bind,
     EngineUserConfig,
     Placement,
@@ -20,13 +22,21 @@ from octavo_api.serve_config import (
 )
 
 PLACEMENT = Placement(
-    bind=Bind.LOOPBACK, engine_cpus=1, gateway_cpus=0, replicas_on_node=2, secret_file="/run/secret", route_prefix="/m"
+    name="books.m",
+    owner="books/m",
+    bind=Bind.LOOPBACK,
+    http_port=0,
+    grpc_port=0,
+    engine_cpus=1,
+    gateway_cpus=0,
+    replicas_on_node=2,
+    route_prefix="/books/m",
 )
 
 
-def config(**spec: Any) -> dict[str, Any]:
+def config(placement: Placement = PLACEMENT, **spec: Any) -> dict[str, Any]:
     document = {"metadata": {"name": "m"}, "spec": {"model": {"uri": "embedded://smollm2"}, **spec}}
-    return application(ServingDeployment.read(document), PLACEMENT)
+    return application(ServingDeployment.read(document), placement)
 
 
 def deployment(of: dict[str, Any], name: str) -> dict[str, Any]:
@@ -57,6 +67,8 @@ def test_an_unchanged_document_gives_the_same_configuration() -> None:
         ({"router": {"replicas": 2}}, set()),
         ({"replicas": 3}, set()),
         ({"rollout": {"drainSeconds": 5}}, set()),
+        ({"autoscaling": {"maxReplicas": 3}}, set()),
+        ({"autoscaling": {"minReplicas": 0, "maxReplicas": 3, "targetRequests": 4}}, set()),
         ({"model": {"uri": "hf://o/n"}}, {ENGINE, GATEWAY}),
         ({"model": {"uri": "embedded://smollm2", "servedName": "x"}}, set()),
     ],
@@ -92,8 +104,56 @@ def test_a_fixed_count_is_the_autoscalers_too(replicas: int, expected: tuple[int
     assert "num_replicas" not in deployment(config(replicas=replicas), ENGINE)
 
 
+def test_autoscaling_carries_bounds_and_delays_and_leaves_the_policy_as_it_is() -> None:
+    scaling = {
+        "minReplicas": 2,
+        "maxReplicas": 5,
+        "targetRequests": 7,
+        "targetCachePercent": 60,
+        "upscaleDelaySeconds": 1,
+        "downscaleDelaySeconds": 2,
+        "downscaleToZeroDelaySeconds": 3,
+    }
+    before, after = (deployment(config(**spec), ENGINE) for spec in ({}, {"autoscaling": scaling}))
+    serve = after["autoscaling_config"]
+    assert serve["policy"] == before["autoscaling_config"]["policy"]
+    assert (serve["min_replicas"], serve["max_replicas"]) == (2, 5)
+    assert (serve["upscale_delay_s"], serve["downscale_delay_s"], serve["downscale_to_zero_delay_s"]) == (1, 2, 3)
+    engine = EngineUserConfig.model_validate(after["user_config"])
+    assert (engine.target_requests, engine.target_cache_percent) == (7, 60)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"replicas": 0}, False),
+        ({"autoscaling": {"minReplicas": 0, "maxReplicas": 1}}, True),
+        ({"autoscaling": {"minReplicas": 1, "maxReplicas": 1}}, False),
+    ],
+)
+def test_requests_are_held_where_engines_come_when_asked_for(spec: dict[str, Any], expected: bool) -> None:
+    assert deployment(config(**spec), GATEWAY)["user_config"]["hold_requests"] is expected
+
+
+def test_the_place_names_the_application_its_owner_and_its_doors() -> None:
+    placement = replace(
+        PLACEMENT,
+        http_port=8000,
+        tls_folder="/etc/octavo/tls",
+        engine_resources={"octavo_engine": 1},
+        gateway_resources={"octavo_gateway": 1},
+    )
+    made = config(placement)
+    assert (made["name"], made["route_prefix"], made["args"]["owner"]) == ("books.m", "/books/m", "books/m")
+    args = ApplicationArgs.model_validate(made["args"])
+    assert (args.http_port, args.grpc_port, args.tls_folder) == (8000, 0, "/etc/octavo/tls")
+    assert deployment(made, ENGINE)["ray_actor_options"]["resources"] == {"octavo_engine": 1}
+    assert deployment(made, GATEWAY)["ray_actor_options"]["resources"] == {"octavo_gateway": 1}
+    assert "resources" not in deployment(config(), ENGINE)["ray_actor_options"]
+
+
 def test_no_secret_stands_in_the_configuration() -> None:
-    assert json.dumps(config()).count("secret") == 2  # "secret_file": "/run/secret"
+    assert "secret" not in json.dumps(config())
 
 
 def test_environment_values_are_strings() -> None:
