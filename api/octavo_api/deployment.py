@@ -3,18 +3,19 @@
 Fields are lowerCamelCase in documents. Each says its unit, its default, and what a change of it does.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.settings import Bytes, Change, EngineSettings, RouterSettings, explain, setting
+from octavo_api.ray_cluster import External, Managed, RayCluster
+from octavo_api.rules import Rule, Transition
+from octavo_api.sections import ApiKeyRef, ClaimRef, Resources, Section, TlsRef, TokenRef, Words, without_nulls
+from octavo_api.settings import Change, EngineSettings, RouterSettings, explain, setting
 
 API_VERSION: Literal["serving.octavo.dev/v1alpha1"] = "serving.octavo.dev/v1alpha1"
 KIND: Literal["ServingDeployment"] = "ServingDeployment"
@@ -23,37 +24,6 @@ FINALIZER = "serving.octavo.dev/operator"
 """On deployments in external mode only: the operator takes the application out of a Ray that it does not own."""
 
 _SCHEMES = ("embedded://", "hf://", "pvc://", "file://")
-_CPUS = re.compile(r"([0-9]+)m|([0-9]+(?:\.[0-9]+)?)")
-_OBJECT_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-
-Passthrough = dict[str, Any]
-"""An object of Kubernetes or KubeRay that is handed on as it is; the API server checks it where it arrives."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
-
-
-def _uri(value: str) -> str:
-    if not value.startswith(_SCHEMES):
-        raise ValueError(f"must start with one of {', '.join(_SCHEMES)}")
-    return value
-
-
-def parse_cpus(value: object) -> object:
-    """Turns a Kubernetes CPU quantity (``2``, ``1500m``) into a number of CPUs."""
-    if not isinstance(value, str):
-        return value
-    if (match := _CPUS.fullmatch(value.strip())) is None:
-        raise ValueError("must be a number of CPUs or a quantity like 2 or 1500m")
-    return int(match[1]) / 1000 if match[1] else float(match[2])
-
-
-Cpus = Annotated[
-    float,
-    BeforeValidator(parse_cpus, json_schema_input_type=float | Annotated[str, Field(pattern=f"^({_CPUS.pattern})$")]),
-]
-"""A number, or a string like ``1500m``."""
 
 
 class Metadata(BaseModel):
@@ -66,43 +36,29 @@ class Metadata(BaseModel):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
-
-class SecretKeyRef(_Section):
-    """One key of a Secret in the deployment's namespace."""
-
-    name: str = Field(min_length=1, max_length=253, pattern=_OBJECT_NAME, description="Name of the Secret.")
-    key: str = Field(min_length=1, max_length=253, description="Key in the Secret.")
+    _nulls = model_validator(mode="before")(without_nulls)
 
 
-class TokenRef(SecretKeyRef):
-    key: str = Field("HF_TOKEN", min_length=1, max_length=253, description="Key in the Secret.")
+_URI = Rule(
+    f"must start with one of {', '.join(_SCHEMES)}",
+    " || ".join(f"self.startsWith('{scheme}')" for scheme in _SCHEMES),
+    lambda uri: uri.startswith(_SCHEMES),
+)
 
 
-class ApiKeyRef(SecretKeyRef):
-    key: str = Field("api-keys", min_length=1, max_length=253, description="Key in the Secret: one API key a line.")
+class Model(Section):
+    """What is served."""
 
-
-class RayTokenRef(SecretKeyRef):
-    key: str = Field("auth_token", min_length=1, max_length=253, description="Key in the Secret.")
-
-
-class TlsRef(_Section):
-    """A Secret of type ``kubernetes.io/tls``: ``tls.crt`` and ``tls.key``."""
-
-    name: str = Field(min_length=1, max_length=253, pattern=_OBJECT_NAME, description="Name of the Secret.")
-
-
-class ClaimRef(_Section):
-    claim_name: str = Field(
-        min_length=1,
-        max_length=253,
-        pattern=_OBJECT_NAME,
-        description="A PersistentVolumeClaim that all pods can mount.",
+    RULES = (
+        Rule(
+            "revision needs a hf:// model",
+            "!has(self.revision) || self.uri.startsWith('hf://')",
+            lambda model: model.revision is None or model.uri.startswith("hf://"),
+            at=".revision",
+        ),
     )
 
-
-class Model(_Section):
-    uri: Annotated[str, AfterValidator(_uri)] = setting(
+    uri: Annotated[str, _URI] = setting(
         ...,
         "Where the model is: `embedded://smollm2`, `hf://ORGANISATION/NAME`, `pvc://CLAIM/PATH` in a claim of the "
         "namespace, or `file:///PATH` in the replica's file system; PATH is a folder or a `.gguf` file.",
@@ -110,10 +66,15 @@ class Model(_Section):
         max_length=2048,
     )
     revision: str | None = setting(
-        None, "Commit, tag or branch of a `hf://` model.", change=Change.ROLLING, auto="main", max_length=128
+        None,
+        "Commit, tag or branch of a `hf://` model.",
+        change=Change.ROLLING,
+        auto="main",
+        min_length=1,
+        max_length=128,
     )
     served_name: str | None = setting(
-        None, "The model's name in requests.", change=Change.LIVE, auto="metadata.name", max_length=253
+        None, "The model's name in requests.", change=Change.LIVE, auto="metadata.name", min_length=1, max_length=253
     )
     secret_ref: TokenRef | None = setting(
         None,
@@ -129,18 +90,17 @@ class Model(_Section):
     )
 
 
-class ResourceList(_Section):
-    cpu: Cpus | None = Field(None, gt=0, description="CPUs.")
-    memory: Bytes | None = Field(None, gt=0, description="Bytes.")
-
-
-class Resources(_Section):
-    limits: ResourceList = Field(ResourceList(), description="What one replica may take.")
-    requests: ResourceList = Field(ResourceList(), description="What one replica is sure of; without it its limits.")
-
-
-class Autoscaling(_Section):
+class Autoscaling(Section):
     """Scales engine replicas by the requests that run and wait, and by the cache that they hold."""
+
+    RULES = (
+        Rule(
+            "minReplicas must not exceed maxReplicas",
+            "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+            lambda scaling: scaling.min_replicas <= scaling.max_replicas,
+            at=".minReplicas",
+        ),
+    )
 
     min_replicas: int = setting(
         1, "Fewest engine replicas; at 0 the gateway holds requests until one is up.", change=Change.LIVE, ge=0, le=1024
@@ -182,17 +142,13 @@ class Autoscaling(_Section):
         le=86400,
     )
 
-    @model_validator(mode="after")
-    def _bounds(self) -> Self:
-        if self.min_replicas > self.max_replicas:
-            raise ValueError("minReplicas must not exceed maxReplicas")
-        return self
 
+class Router(RouterSettings, Section):
+    """The gateways and their router."""
 
-class Router(RouterSettings):
     replicas: int = setting(1, "Number of gateways.", change=Change.LIVE, ge=1, le=64)
     resources: Resources = setting(
-        Resources(), "Of one gateway's pod.", change=Change.NEW_CLUSTER, auto="1 CPU and 1Gi", strict=False
+        Resources(), "Resources of one gateway's pod.", change=Change.NEW_CLUSTER, auto="1 CPU and 1Gi"
     )
 
 
@@ -201,12 +157,15 @@ class RolloutStrategy(StrEnum):
     NEW_CLUSTER = "NewCluster"
 
 
-class Rollout(_Section):
+class Rollout(Section):
+    """How a change reaches the replicas."""
+
     strategy: RolloutStrategy = setting(
         RolloutStrategy.IN_PLACE,
         "How a field that needs a new cluster is changed: `InPlace` stops the old one first and interrupts service, "
         "`NewCluster` starts the new one beside it, needs double capacity and cuts nothing.",
         change=Change.LIVE,
+        strict=False,
     )
     drain_seconds: int = setting(
         600,
@@ -226,7 +185,9 @@ class Rollout(_Section):
     )
 
 
-class Port(_Section):
+class Port(Section):
+    """One listener."""
+
     port: int = Field(ge=1, le=65535, description="TCP port.")
 
 
@@ -236,12 +197,24 @@ class ServiceType(StrEnum):
     LOAD_BALANCER = "LoadBalancer"
 
 
-class Service(_Section):
-    type: ServiceType = setting(ServiceType.CLUSTER_IP, "Type of the Service.", change=Change.LIVE)
-    annotations: dict[str, str] = setting({}, "Annotations of the Service.", change=Change.LIVE)
+class Service(Section):
+    """The Service in front of the gateways; in managed mode only."""
+
+    type: ServiceType = setting(ServiceType.CLUSTER_IP, "Type of the Service.", change=Change.LIVE, strict=False)
+    annotations: Words = setting({}, "Annotations of the Service.", change=Change.LIVE, max_length=64)
 
 
-class Endpoint(_Section):
+class Endpoint(Section):
+    """Where requests come in."""
+
+    RULES = (
+        Rule(
+            "http.port and grpc.port must differ",
+            "(has(self.http) ? self.http.port : 8000) != (has(self.grpc) ? self.grpc.port : 9000)",
+            lambda endpoint: endpoint.http.port != endpoint.grpc.port,
+        ),
+    )
+
     http: Port = setting(Port(port=8000), "HTTP listener.", change=Change.NEW_CLUSTER)
     grpc: Port = setting(Port(port=9000), "gRPC listener.", change=Change.NEW_CLUSTER)
     service: Service = Service()
@@ -255,107 +228,78 @@ class Endpoint(_Section):
         auto="every request is answered",
     )
 
-    @model_validator(mode="after")
-    def _two_ports(self) -> Self:
-        if self.http.port == self.grpc.port:
-            raise ValueError("http.port and grpc.port must differ")
-        return self
-
-
-class Head(_Section):
-    resources: Resources = setting(Resources(), "Of the head pod.", change=Change.NEW_CLUSTER, auto="1 CPU and 2Gi")
-
-
-class Managed(_Section):
-    """A ``RayCluster`` of the deployment's own, by KubeRay. All fields but ``networkPolicy`` need a new cluster."""
-
-    image: str | None = setting(
-        None,
-        "Image with Octavo and Ray, of head, gateways and engines.",
-        change=Change.NEW_CLUSTER,
-        auto="the operator's default when the cluster is made, kept until spec changes",
-        min_length=1,
-        max_length=512,
-    )
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = setting(
-        None, "Of all pods.", change=Change.NEW_CLUSTER, auto="Kubernetes' rule by tag"
-    )
-    image_pull_secrets: list[Passthrough] = setting([], "Of all pods.", change=Change.NEW_CLUSTER, max_length=16)
-    head: Head = Head()
-    service_account_name: str | None = setting(
-        None, "Of gateway and engine pods.", change=Change.NEW_CLUSTER, auto="the namespace's default", max_length=253
-    )
-    priority_class_name: str | None = setting(
-        None,
-        "Of all pods; a request's own priority is another matter.",
-        change=Change.NEW_CLUSTER,
-        auto="none",
-        max_length=253,
-    )
-    runtime_class_name: str | None = setting(
-        None, "Of engine pods.", change=Change.NEW_CLUSTER, auto="none", max_length=253
-    )
-    node_selector: dict[str, str] = setting({}, "Of engine pods.", change=Change.NEW_CLUSTER)
-    tolerations: list[Passthrough] = setting([], "Of engine pods.", change=Change.NEW_CLUSTER, max_length=64)
-    affinity: Passthrough | None = setting(None, "Of engine pods.", change=Change.NEW_CLUSTER, auto="none")
-    topology_spread_constraints: list[Passthrough] = setting(
-        [], "Of engine pods.", change=Change.NEW_CLUSTER, max_length=16
-    )
-    env: list[Passthrough] = setting(
-        [], "Further environment variables of all pods.", change=Change.NEW_CLUSTER, max_length=128
-    )
-    volumes: list[Passthrough] = setting([], "Further volumes of all pods.", change=Change.NEW_CLUSTER, max_length=64)
-    volume_mounts: list[Passthrough] = setting(
-        [], "Further mounts of all pods' Ray container.", change=Change.NEW_CLUSTER, max_length=64
-    )
-    gcs_fault_tolerance: Passthrough | None = setting(
-        None,
-        "KubeRay's `gcsFaultToleranceOptions`, as they are: with a Redis a lost head cuts no stream.",
-        change=Change.NEW_CLUSTER,
-        auto="none",
-    )
-    network_policy: bool = setting(
-        False, "Let only the operator and the cluster's own pods reach Ray's ports.", change=Change.LIVE
-    )
-
-
-class External(_Section):
-    """A Ray cluster that somebody else runs, with this version of Octavo in its environment."""
-
-    dashboard_url: str = setting(
-        ...,
-        "Address of Ray's dashboard, `http://HOST:8265`.",
-        change=Change.IMMUTABLE,
-        alias="dashboardURL",
-        max_length=2048,
-        pattern=r"^https?://[^/?#\s@]+/?$",
-    )
-    auth_secret_ref: RayTokenRef | None = setting(
-        None, "Ray's token; read at each use.", change=Change.LIVE, auto="no token is sent"
-    )
-
-
-class RayCluster(_Section):
-    managed: Managed | None = setting(
-        None, "Through KubeRay.", change=Change.IMMUTABLE, auto="managed, unless `external` is given"
-    )
-    external: External | None = setting(None, "By address.", change=Change.IMMUTABLE, auto="none")
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if self.managed is not None and self.external is not None:
-            raise ValueError("managed and external exclude each other")
-        return self
-
 
 class DeletionPolicy(StrEnum):
     DELETE = "Delete"
     ORPHAN = "Orphan"
 
 
-class Spec(_Section):
+_IS_EXTERNAL = "has(self.rayCluster) && has(self.rayCluster.external)"
+_WAS_EXTERNAL = _IS_EXTERNAL.replace("self", "oldSelf")
+
+
+def _mounted(at: str, cel: str, used: Callable[["Spec"], bool], what: str = "") -> Rule:
+    """What is mounted into pods, which external mode has none of."""
+    return Rule(
+        f"{at[1:]}{what} is mounted into pods, so it needs rayCluster.managed",
+        f"!({_IS_EXTERNAL} && {cel})",
+        lambda spec: not (spec.ray_cluster.external is not None and used(spec)),
+        at=at,
+    )
+
+
+class Spec(Section):
+    """What is wanted."""
+
+    RULES = (
+        Rule(
+            "rollout.strategy NewCluster needs rayCluster.managed",
+            f"!({_IS_EXTERNAL} && has(self.rollout) && has(self.rollout.strategy)"
+            " && self.rollout.strategy == 'NewCluster')",
+            lambda spec: spec.ray_cluster.external is None or spec.rollout.strategy is not RolloutStrategy.NEW_CLUSTER,
+            at=".rollout.strategy",
+        ),
+        Rule(
+            "deletionPolicy Orphan needs rayCluster.external",
+            f"!has(self.deletionPolicy) || self.deletionPolicy != 'Orphan' || ({_IS_EXTERNAL})",
+            lambda spec: spec.deletion_policy is not DeletionPolicy.ORPHAN or spec.ray_cluster.external is not None,
+            at=".deletionPolicy",
+        ),
+        _mounted(".model.secretRef", "has(self.model.secretRef)", lambda spec: spec.model.secret_ref is not None),
+        _mounted(".model.cache", "has(self.model.cache)", lambda spec: spec.model.cache is not None),
+        _mounted(
+            ".model.uri",
+            "self.model.uri.startsWith('pvc://')",
+            lambda spec: spec.model.uri.startswith("pvc://"),
+            " pvc://",
+        ),
+        _mounted(
+            ".endpoint.tlsSecretRef",
+            "has(self.endpoint) && has(self.endpoint.tlsSecretRef)",
+            lambda spec: spec.endpoint.tls_secret_ref is not None,
+        ),
+        _mounted(
+            ".endpoint.apiKeySecretRef",
+            "has(self.endpoint) && has(self.endpoint.apiKeySecretRef)",
+            lambda spec: spec.endpoint.api_key_secret_ref is not None,
+        ),
+    )
+    TRANSITIONS = (
+        Transition(
+            "the Ray cluster cannot be changed between managed and external; delete and create the resource",
+            f"({_IS_EXTERNAL}) == ({_WAS_EXTERNAL})",
+            at=".rayCluster",
+        ),
+        # Else ``kubectl scale`` would succeed and nothing would happen.
+        Transition(
+            "replicas has no effect beside autoscaling; change autoscaling.minReplicas and maxReplicas",
+            "!has(self.autoscaling) || !has(oldSelf.autoscaling) || self.replicas == oldSelf.replicas",
+            at=".replicas",
+        ),
+    )
+
     model: Model
-    engine: EngineSettings = EngineSettings()
+    engine: Annotated[EngineSettings, BeforeValidator(without_nulls)] = EngineSettings()
     replicas: int = setting(
         1, "Number of engine replicas; without effect beside `autoscaling`.", change=Change.LIVE, ge=0, le=1024
     )
@@ -365,7 +309,7 @@ class Spec(_Section):
     router: Router = Router()
     resources: Resources = setting(
         Resources(),
-        "Of one engine replica; in external mode a change rolls the engines.",
+        "Resources of one engine replica; in external mode a change rolls the engines.",
         change=Change.NEW_CLUSTER,
         auto="2 CPUs and 4Gi in a pod, an equal share of the machine under `octavo up`",
     )
@@ -377,35 +321,25 @@ class Spec(_Section):
         DeletionPolicy.DELETE,
         "Whether the application goes with the resource; `Orphan` leaves it, in external mode only.",
         change=Change.LIVE,
+        strict=False,
     )
 
-    @model_validator(mode="after")
-    def _fits_the_mode(self) -> Self:
-        external = self.ray_cluster.external is not None
-        if external and self.rollout.strategy is RolloutStrategy.NEW_CLUSTER:
-            raise ValueError("rollout.strategy NewCluster needs rayCluster.managed")
-        if not external and self.deletion_policy is DeletionPolicy.ORPHAN:
-            raise ValueError("deletionPolicy Orphan needs rayCluster.external")
-        needs_pods = {
-            "model.secretRef": self.model.secret_ref,
-            "model.cache": self.model.cache,
-            "endpoint.tlsSecretRef": self.endpoint.tls_secret_ref,
-            "endpoint.apiKeySecretRef": self.endpoint.api_key_secret_ref,
-        }
-        if external and (found := [name for name, value in needs_pods.items() if value is not None]):
-            raise ValueError(f"{', '.join(found)}: mounted into pods, so they need rayCluster.managed")
-        if external and self.model.uri.startswith("pvc://"):
-            raise ValueError("model.uri pvc:// is mounted into pods, so it needs rayCluster.managed")
-        if self.model.revision is not None and not self.model.uri.startswith("hf://"):
-            raise ValueError("model.revision needs a hf:// model")
-        return self
 
+class ServingDeployment(Section):
+    """A large language model, served: gateways with OpenAI's and a gRPC interface, and engine replicas behind them."""
 
-class ServingDeployment(_Section):
     api_version: Literal["serving.octavo.dev/v1alpha1"] = API_VERSION
     kind: Literal["ServingDeployment"] = KIND
     metadata: Metadata
     spec: Spec
+
+    @model_validator(mode="before")
+    @classmethod
+    def _status(cls, values: Any) -> Any:
+        """Passes ``status`` over, the operator's own: what ``kubectl get -o yaml`` prints can be read."""
+        return (
+            {name: value for name, value in values.items() if name != "status"} if isinstance(values, dict) else values
+        )
 
     @property
     def served_name(self) -> str:

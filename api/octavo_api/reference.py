@@ -3,23 +3,22 @@
 ``python -m octavo_api.reference [FOLDER]`` writes them; a test keeps them fresh.
 """
 
-import inspect
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 import annotated_types
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from octavo_api import errors
-from octavo_api.deployment import ServingDeployment, Spec, parse_cpus
-from octavo_api.settings import Change, parse_bytes
+from octavo_api import crd, errors
+from octavo_api.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
+from octavo_api.fields import Field, Kind, Shape, first_paragraph, walk
+from octavo_api.rules import Rule
+from octavo_api.sections import Section
+from octavo_api.settings import Change, EngineSettings, RouterSettings
+from octavo_api.status import Status
 
 FOLDER = Path("docs/reference")
 _SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
@@ -30,139 +29,136 @@ _CHANGES = {
     Change.NEW_CLUSTER: "needs new pods: what is old is stopped, or drained, as `spec.rollout` says",
     Change.IMMUTABLE: "is refused; delete and create",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """One field that holds a value. ``path`` leads to it from the section's top, in field names."""
-
-    path: tuple[str, ...]
-    aliases: tuple[str, ...]
-    field: FieldInfo
-    default: Any
-    description: str
-    extra: dict[str, Any]
+_MADE = "Made from the code by `python -m octavo_api.reference`; do not edit."
 
 
 def settings_page() -> str:
-    """Returns every field of the resource, which are all settings of engine and router, as Markdown."""
-    sections = list(_sections())
-    used = {leaf.extra.get("x-octavo-change") for *_, leaves in sections for leaf in leaves}
+    """Returns the settings of engine and router as the command line knows them, in Markdown."""
     lines = [
         "# Settings",
         "",
-        "Made from the code by `python -m octavo_api.reference`; do not edit.",
+        _MADE,
         "",
-        "In a `ServingDeployment` a field stands under its path, in lowerCamelCase. On the command line the settings",
-        "of engine and router are set by name: `--set engine.max_num_seqs=64`, `--set router.policy=least_load`.",
-        "Either spelling is read. Bytes are a number or a quantity (`4Gi`, `500M`), CPUs likewise (`1500m`).",
+        "Settings of engine and router are set by name on the command line: `--set engine.max_num_seqs=64`,",
+        "`--set router.policy=least_load`. In a `ServingDeployment` the same field stands in `spec.engine` or",
+        "`spec.router`, in lowerCamelCase; `octavo up -f` reads either spelling, the API server only lowerCamelCase.",
+        "Bytes are a number or a quantity (`4Gi`, `500M`).",
+        "[servingdeployment.md](servingdeployment.md) has all other fields of the resource.",
         "",
+        *_legend([*walk(EngineSettings), *walk(RouterSettings)]),
+    ]
+    for name, model in (("engine", EngineSettings), ("router", RouterSettings)):
+        head = ("Name", "Field", "Type", "Default", "Allowed", "A change is", "What it is")
+        rows = [
+            (f"`{name}.{field.name}`", f"`spec.{name}.{field.spelled}`", *_what(field), field.description)
+            for field in walk(model)
+        ]
+        lines += ["", f"## {name.capitalize()}", "", *_markdown(head, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def resource_page() -> str:
+    """Returns every field of the resource, its rules and its status, in Markdown."""
+    lines = [
+        "# ServingDeployment",
+        "",
+        _MADE,
+        "",
+        f"{first_paragraph(ServingDeployment)} Short name `sdep`. The least that works:",
+        "",
+        "```yaml",
+        f"apiVersion: {API_VERSION}",
+        f"kind: {KIND}",
+        "metadata: {name: chat}",
+        "spec:",
+        "  model: {uri: embedded://smollm2}",
+        "```",
+        "",
+        "The name has at most 40 characters: small letters, digits and `-`, a letter first. Bytes are a number or a",
+        'quantity (`4Gi`, `500M`), CPUs a whole number or a quantity (`1500m`, `"1.5"`). `kubectl explain sdep.spec`',
+        "says what this page says; editors take [servingdeployment.schema.json](servingdeployment.schema.json).",
+        "",
+        *_legend(list(walk(Spec))),
+    ]
+    head = ("Field", "Type", "Default", "Allowed", "A change is", "What it is")
+    for title, fields in _sections():
+        rows = [(f"`spec.{field.spelled}`", *_what(field), field.description) for field in fields]
+        lines += ["", f"## {title}", "", *_markdown(head, rows)]
+    lines += ["", "## Rules", "", "Refused by the API server, and by `octavo up -f`:", "", *_rules("RULES")]
+    lines += ["", "Refused by the API server when a resource is changed:", "", *_rules("TRANSITIONS")]
+    status = [
+        (f"`status.{field.spelled}`", field.shape.kind.value, field.description)
+        for field in walk(Status)
+        if field.shape.kind is not Kind.SECTION
+    ]
+    lines += ["", "## `status`", "", first_paragraph(Status), "", *_markdown(("Field", "Type", "What it is"), status)]
+    return "\n".join(lines) + "\n"
+
+
+def _sections() -> Iterator[tuple[str, list[Field]]]:
+    """Yields fields of ``spec`` itself, then each section's; a section is a row where it is a choice of its own."""
+    tops: dict[str, list[Field]] = {"": []}
+    nested = {field.path[0] for field in walk(Spec) if len(field.path) > 1}
+    for field in walk(Spec):
+        if field.shape.kind is not Kind.SECTION or field.change:
+            tops.setdefault(field.path[0] if field.path[0] in nested else "", []).append(field)
+    for top, fields in tops.items():
+        yield (f"`spec.{top}`" if top else "`spec`"), fields
+
+
+def _rules(kind: str) -> list[str]:
+    """Returns a list of all rules or transitions, each under the path of its section."""
+    models = [("spec", Spec), *((f"spec.{field.spelled}", field.shape.section) for field in walk(Spec))]
+    found = [
+        (path, rule.message)
+        for path, model in models
+        if model is not None and issubclass(model, Section)
+        for rule in getattr(model, kind)
+    ]
+    for field in walk(Spec):
+        on_field = [item.message for item in field.shape.metadata if isinstance(item, Rule)] if kind == "RULES" else []
+        if kind == "TRANSITIONS" and crd.is_immutable(field):
+            on_field.append("cannot be changed")
+        found += [(f"spec.{field.spelled}", message) for message in on_field]
+    return [f"* `{path}`: {message}." for path, message in found]
+
+
+def _legend(fields: Sequence[Field]) -> list[str]:
+    used = {field.change for field in fields}
+    return [
         "What a change of a field does to a running deployment:",
         "",
         *(f"* **{change.value}**: the change {effect}." for change, effect in _CHANGES.items() if change in used),
     ]
-    for title, intro, path, leaves in sections:
-        lines += ["", f"## {title}", "", *([intro, ""] if intro else []), *_table(path, leaves)]
-    return "\n".join(lines) + "\n"
 
 
-def _sections() -> Iterator[tuple[str, str, str, list[_Leaf]]]:
-    plain: list[_Leaf] = []
-    for name, field in Spec.model_fields.items():
-        leaves = list(_leaves(name, field))
-        if _model(field) is None:
-            plain += leaves
-            continue
-        alias = field.alias or name
-        command = f"On the command line: `--set {name}.NAME=VALUE`." if name in ("engine", "router") else ""
-        yield f"`spec.{alias}`", command, "spec", leaves
-    yield "`spec`", "", "spec", plain
+def _what(field: Field) -> tuple[str, str, str, str]:
+    """Returns a field's type, default, what is allowed, and what a change does."""
+    return _kind(field.shape), _default(field), _allowed(field), field.change
 
 
-def _leaves(name: str, field: FieldInfo, above: _Leaf | None = None) -> Iterator[_Leaf]:
-    """Yields the values under a field; one without a description or a change of its own has that of its section."""
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    default = getattr(above.default, name) if above and isinstance(above.default, BaseModel) else field.default
-    leaf = _Leaf(
-        path=(*(above.path if above else ()), name),
-        aliases=(*(above.aliases if above else ()), field.alias or name),
-        field=field,
-        default=default,
-        description=field.description or (above.description if above else ""),
-        extra=dict(extra) or (above.extra if above else {}),
-    )
-    model = _model(field)
-    if model is None:
-        yield leaf
-        return
-    for inner, inner_field in model.model_fields.items():
-        yield from _leaves(inner, inner_field, leaf)
+def _kind(shape: Shape) -> str:
+    if shape.item is None:
+        return shape.kind.value
+    return f"{shape.kind.value} of {shape.item.kind.value}s"
 
 
-def _model(field: FieldInfo) -> type[BaseModel] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def _table(path: str, leaves: Sequence[_Leaf]) -> list[str]:
-    rows = [
-        (
-            f"`{'.'.join((path, *leaf.aliases))}`",
-            f"`{leaf.path[-1]}`",
-            _kind(leaf.field),
-            _default(leaf),
-            _allowed(leaf),
-            str(leaf.extra.get("x-octavo-change", "")),
-            leaf.description,
-        )
-        for leaf in leaves
-    ]
-    return _markdown(("Field", "Name", "Type", "Default", "Allowed", "A change is", "What it is"), rows)
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
-
-
-def _kind(field: FieldInfo) -> str:
-    kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType] or [field.annotation]
-    kind = get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0]
-    if _parsed_by(field, parse_bytes):
-        return "bytes"
-    if _parsed_by(field, parse_cpus):
-        return "CPUs"
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return "one of"
-    return {int: "integer", float: "number", bool: "boolean", str: "string"}[kind]
-
-
-def _parsed_by(field: FieldInfo, parser: Any) -> bool:
-    metadata = [*field.metadata, *(item for kind in get_args(field.annotation) for item in get_args(kind)[1:])]
-    return any(getattr(item, "func", None) is parser for item in metadata)
-
-
-def _default(leaf: _Leaf) -> str:
-    if leaf.field.is_required() and leaf.default is leaf.field.default:
+def _default(field: Field) -> str:
+    if field.default is ...:
         return "required"
-    if leaf.default is None:
-        return str(leaf.extra.get("x-octavo-auto", "none"))
-    auto = f", which is {leaf.extra['x-octavo-auto']}" if "x-octavo-auto" in leaf.extra else ""
-    return f"`{_spelled(leaf.default)}`{auto}"
+    said = crd.said_default(field)
+    if isinstance(field.default, BaseModel):
+        return said
+    if field.default is None or field.default in ([], {}):
+        return said or "none"
+    value, comma, auto = said.partition(",")
+    return f"`{value}`{comma}{auto}"
 
 
-def _spelled(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def _allowed(leaf: _Leaf) -> str:
-    choices = [kind for kind in (leaf.field.annotation, *get_args(leaf.field.annotation)) if isinstance(kind, type)]
-    for kind in choices:
-        if issubclass(kind, StrEnum):
-            return ", ".join(f"`{member.value}`" for member in kind)
-    unit = str(leaf.extra.get("x-octavo-unit", ""))
-    words = []
-    for limit in leaf.field.metadata:
+def _allowed(field: Field) -> str:
+    words = [", ".join(f"`{choice}`" for choice in field.shape.choices)]
+    counted = {Kind.STRING: "characters", Kind.LIST: "items", Kind.MAP: "entries", Kind.PASSTHROUGH: "fields"}
+    for limit in field.shape.metadata:
         match limit:
             case annotated_types.Ge(ge=bound):
                 words.append(f"from {bound}")
@@ -171,8 +167,13 @@ def _allowed(leaf: _Leaf) -> str:
             case annotated_types.Le(le=bound):
                 words.append(f"to {bound}")
             case annotated_types.MaxLen(max_length=bound):
-                words.append(f"at most {bound} characters")
-    return " ".join([*words, unit]).strip()
+                words.append(f"at most {bound} {counted[field.shape.kind]}")
+    return " ".join([*words, field.unit]).strip()
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def errors_page() -> str:
@@ -184,11 +185,11 @@ def errors_page() -> str:
             f"`{kind.grpc_code.name}`",
             f"`{kind.type}`",
             f"`{kind.code}`" if kind.code else "null",
-            _when(kind),
+            first_paragraph(kind),
         )
         for kind in _subclasses(errors.RequestError)
     ]
-    startup = [(f"`{kind.__name__}`", _when(kind)) for kind in _subclasses(errors.StartupError)]
+    startup = [(f"`{kind.__name__}`", first_paragraph(kind)) for kind in _subclasses(errors.StartupError)]
     lines = [
         "# Errors",
         "",
@@ -224,44 +225,38 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
             yield from _subclasses(sub)
 
 
-def _when(kind: type[Any]) -> str:
-    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("``", "`").split())
-
-
 def schema() -> str:
     """Returns the JSON schema of a ``ServingDeployment`` document, for editors."""
-    document = ServingDeployment.model_json_schema()
-    for model in _models(ServingDeployment):
-        section = document["$defs"].get(model.__name__, document)
-        for name, field in model.model_fields.items():
-            _limit(section["properties"][field.alias or name], field)
-    document = {"$schema": _SCHEMA_URL, **document}
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    document = _plain(crd.schema())
+    name = Metadata.model_json_schema()["properties"]["name"]
+    document["properties"] |= {
+        "apiVersion": {"const": API_VERSION},
+        "kind": {"const": KIND},
+        "metadata": {"type": "object", "required": ["name"], "properties": {"name": name}},
+        "status": {"type": "object"},
+    }
+    document["required"] = ["apiVersion", "kind", "metadata", "spec"]
+    return json.dumps({"$schema": _SCHEMA_URL, **document}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    yield model
-    for field in model.model_fields.values():
-        if (inner := _model(field)) is not None:
-            yield from _models(inner)
-
-
-def _limit(schema: dict[str, Any], field: FieldInfo) -> None:
-    """Writes limits of quantities, which pydantic cannot: they hold for the number, not for the string."""
-    schema.pop("ge", None)
-    schema.pop("gt", None)
-    for branch in schema.get("anyOf", ()):
-        _limit(branch, field)
-    if schema.get("type") in ("integer", "number"):
-        for limit in field.metadata:
-            if isinstance(limit, annotated_types.Ge):
-                schema["minimum"] = limit.ge
-            elif isinstance(limit, annotated_types.Gt):
-                schema["exclusiveMinimum"] = limit.gt
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Turns Kubernetes' schema into one that any validator knows. What CEL says is lost."""
+    made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes")}
+    if schema.get("x-kubernetes-int-or-string"):
+        number = {"type": "integer"} | {key: made.pop(key) for key in ("minimum", "maximum") if key in made}
+        made["anyOf"] = [number, {"type": "string", "pattern": made.pop("pattern"), "maxLength": made.pop("maxLength")}]
+    if "properties" in made:
+        made["properties"] = {name: _plain(inner) for name, inner in made["properties"].items()}
+        made["additionalProperties"] = False
+    for inner in ("items", "additionalProperties"):
+        if isinstance(made.get(inner), dict):
+            made[inner] = _plain(made[inner])
+    return made
 
 
 PAGES = {
     "settings.md": settings_page,
+    "servingdeployment.md": resource_page,
     "errors.md": errors_page,
     "servingdeployment.schema.json": schema,
 }

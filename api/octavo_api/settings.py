@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -45,14 +45,14 @@ class RoutingPolicy(StrEnum):
 
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?B?")
+_QUANTITY = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?B?")
 
 
 def parse_bytes(value: object) -> object:
     """Turns a Kubernetes quantity (``4Gi``, ``500M``) into bytes; what is no string is left for the type check."""
     if not isinstance(value, str):
         return value
-    if (match := _QUANTITY.fullmatch(value.strip())) is None:
+    if (match := _QUANTITY.fullmatch(value)) is None:
         raise ValueError("must be a number of bytes or a quantity like 4Gi or 500M")
     return int(Fraction(match[1]) * _UNITS[match[2] or ""])
 
@@ -154,7 +154,7 @@ class EngineSettings(Settings):
         change=Change.ROLLING,
         auto="a random number",
         ge=0,
-        le=2**64 - 1,
+        le=2**63 - 1,
     )
     num_threads: int | None = setting(
         None,
@@ -209,6 +209,8 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
             lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), section)}")
         elif item["type"] == "missing":
             lines.append(f"{path}: required, not given")
+        elif item["type"] == "value_error" and isinstance(item["input"], Mapping):
+            lines.append(f"{path}: {message}")  # a rule between fields of a section, which the message names
         else:
             lines.append(f"{path}: got {item['input']!r}, {message[:1].lower()}{message[1:]}")
     return "\n".join(lines)
@@ -218,9 +220,9 @@ def _section(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseMode
     """Returns the model at ``path``, whose parts are names or aliases; the last one found where the path goes on."""
     for part in path:
         for name, field in model.model_fields.items():
-            inner = field.annotation
-            if part in (name, field.alias) and isinstance(inner, type) and issubclass(inner, BaseModel):
-                model = inner
+            for inner in (field.annotation, *get_args(field.annotation)):
+                if part in (name, field.alias) and isinstance(inner, type) and issubclass(inner, BaseModel):
+                    model = inner
     return model
 
 

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_api.deployment import ServingDeployment, parse_cpus
+from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
+from octavo_api.sections import parse_cpus
 from octavo_api.settings import Dtype, RoutingPolicy
 
 FULL = """
@@ -108,13 +109,17 @@ def test_each_suggestion_comes_from_its_own_section() -> None:
         spec__router__polici="x",
         spec__resources__limits__memroy="x",
         spec__rollout__drain="x",
+        spec__autoscaling={"maxReplicas": 1, "minReplica": 1},
+        spec__rayCluster__managed__tolerance=[],
     ).splitlines()
     assert sorted(lines) == [
+        "doc.spec.autoscaling.minReplica: unknown field; did you mean minReplicas?",
         "doc.spec.engine.maxNumSeq: unknown field; did you mean maxNumSeqs?",
         "doc.spec.model.revison: unknown field; did you mean revision?",
         "doc.spec.modell: unknown field; did you mean model?",
+        "doc.spec.rayCluster.managed.tolerance: unknown field; did you mean tolerations?",
         "doc.spec.resources.limits.memroy: unknown field; did you mean memory?",
-        "doc.spec.rollout.drain: unknown field; known are drain_seconds",
+        "doc.spec.rollout.drain: unknown field; known are drain_seconds, progress_deadline_seconds, strategy",
         "doc.spec.router.polici: unknown field; did you mean policy?",
         "doc.specs: unknown field; did you mean spec?",
     ]
@@ -152,6 +157,25 @@ def test_cpu_quantities(text, cpus) -> None:
     assert parse_cpus(text) == cpus
 
 
+@pytest.mark.parametrize("text", ["", " 1", "1 ", "1.", ".5", "-1", "1e3", "0.0001", "1u", "0.5m", "٣", 0.5])
+def test_what_is_no_cpu_quantity_is_refused(text) -> None:
+    assert complaint(spec__resources__limits__cpu=text).startswith("doc.spec.resources.limits.cpu: got ")
+
+
+def test_a_null_is_as_if_it_were_not_written() -> None:
+    nulls = document(
+        spec__replicas=None, spec__engine={"blockSize": None}, spec__rollout=None, spec__router={"policy": None}
+    )
+    assert ServingDeployment.read(nulls) == ServingDeployment.read(document())
+    assert complaint(spec__model__uri=None) == "doc.spec.model.uri: required, not given"
+
+
+def test_reads_what_kubectl_prints() -> None:
+    printed = document() | {"status": {"observedGeneration": 3}}
+    printed["metadata"] |= {"uid": "x", "resourceVersion": "5", "managedFields": []}
+    assert ServingDeployment.read(printed) == ServingDeployment.read(document())
+
+
 def test_the_two_listeners_need_two_ports() -> None:
-    with pytest.raises(ConfigurationError, match=r"spec\.endpoint: .*http\.port and grpc\.port must differ"):
+    with pytest.raises(ConfigurationError, match=r"spec\.endpoint: http\.port and grpc\.port must differ"):
         ServingDeployment.read(document(spec__endpoint__http={"port": 9000}))

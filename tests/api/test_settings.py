@@ -49,7 +49,7 @@ def test_settings_do_not_change() -> None:
         ("4GiB", 2**32),
         ("1.5Gi", 3 * 2**29),
         ("0.1k", 100),
-        (" 2T ", 2 * 10**12),
+        ("2T", 2 * 10**12),
         ("9007199254740993", 9007199254740993),
         (4096, 4096),
         (None, None),
@@ -59,7 +59,9 @@ def test_quantities(text, value) -> None:
     assert parse_bytes(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "lots", "-1", "1e3", "4 Gi", "4gi", "Gi", "1.", ".5k", "1Gi5", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "lots", "-1", "1e3", "4 Gi", "4gi", "Gi", "1.", ".5k", "1Gi5", "٣", " 4Gi", "9" * 31]
+)
 def test_what_is_no_quantity_is_refused(text) -> None:
     assert "quantity like 4Gi or 500M" in complaint({"kv_cache_memory_bytes": text})
 

@@ -1,0 +1,125 @@
+"""The Ray cluster of a ``ServingDeployment``: one of its own, through KubeRay, or one that somebody else runs."""
+
+from typing import Literal
+
+from octavo_api.rules import Rule
+from octavo_api.sections import Passthrough, RayTokenRef, Resources, Section, Words
+from octavo_api.settings import Change, setting
+
+
+class Head(Section):
+    """The pod that runs Ray's control plane and no replica."""
+
+    resources: Resources = setting(
+        Resources(), "Resources of the head pod.", change=Change.NEW_CLUSTER, auto="1 CPU and 2Gi"
+    )
+
+
+class Managed(Section):
+    """A ``RayCluster`` of the deployment's own, by KubeRay. All fields but ``networkPolicy`` need a new cluster."""
+
+    image: str | None = setting(
+        None,
+        "Image with Octavo and Ray, of head, gateways and engines.",
+        change=Change.NEW_CLUSTER,
+        auto="the operator's default when the cluster is made, kept until spec changes",
+        min_length=1,
+        max_length=512,
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = setting(
+        None, "When the image is pulled, in all pods.", change=Change.NEW_CLUSTER, auto="Kubernetes' rule by tag"
+    )
+    image_pull_secrets: list[Passthrough] = setting(
+        [], "Secrets for the image's registry, as in a pod: `{name: NAME}`.", change=Change.NEW_CLUSTER, max_length=16
+    )
+    head: Head = setting(Head(), "The pod that runs Ray's control plane and no replica.", change=Change.NEW_CLUSTER)
+    service_account_name: str | None = setting(
+        None,
+        "Service account of gateway and engine pods.",
+        change=Change.NEW_CLUSTER,
+        auto="the namespace's default",
+        min_length=1,
+        max_length=253,
+    )
+    priority_class_name: str | None = setting(
+        None,
+        "PriorityClass of all pods; a request's own priority is another matter.",
+        change=Change.NEW_CLUSTER,
+        auto="none",
+        min_length=1,
+        max_length=253,
+    )
+    runtime_class_name: str | None = setting(
+        None, "RuntimeClass of engine pods.", change=Change.NEW_CLUSTER, auto="none", min_length=1, max_length=253
+    )
+    node_selector: Words = setting(
+        {}, "Labels that the nodes of engine pods must have.", change=Change.NEW_CLUSTER, max_length=64
+    )
+    tolerations: list[Passthrough] = setting(
+        [], "Taints that engine pods tolerate, as in a pod.", change=Change.NEW_CLUSTER, max_length=64
+    )
+    affinity: Passthrough | None = setting(
+        None, "Affinity of engine pods, as in a pod.", change=Change.NEW_CLUSTER, auto="none"
+    )
+    topology_spread_constraints: list[Passthrough] = setting(
+        [], "How engine pods are spread, as in a pod.", change=Change.NEW_CLUSTER, max_length=16
+    )
+    env: list[Passthrough] = setting(
+        [],
+        "Further environment variables of all pods' Ray container, as in a container.",
+        change=Change.NEW_CLUSTER,
+        max_length=128,
+    )
+    volumes: list[Passthrough] = setting(
+        [], "Further volumes of all pods, as in a pod.", change=Change.NEW_CLUSTER, max_length=64
+    )
+    volume_mounts: list[Passthrough] = setting(
+        [], "Further mounts of all pods' Ray container, as in a container.", change=Change.NEW_CLUSTER, max_length=64
+    )
+    gcs_fault_tolerance: Passthrough | None = setting(
+        None,
+        "KubeRay's `gcsFaultToleranceOptions`, as they are: with a Redis a lost head cuts no stream.",
+        change=Change.NEW_CLUSTER,
+        auto="none",
+    )
+    network_policy: bool = setting(
+        False, "Let only the operator and the cluster's own pods reach Ray's ports.", change=Change.LIVE
+    )
+
+
+class External(Section):
+    """A Ray cluster that somebody else runs, with this version of Octavo in its environment."""
+
+    dashboard_url: str = setting(
+        ...,
+        "Address of Ray's dashboard, `http://HOST:8265`.",
+        change=Change.IMMUTABLE,
+        alias="dashboardURL",
+        max_length=2048,
+        pattern=r"^https?://[^/?#\s@]+/?$",
+    )
+    auth_secret_ref: RayTokenRef | None = setting(
+        None, "Ray's token; read at each use.", change=Change.LIVE, auto="no token is sent"
+    )
+
+
+class RayCluster(Section):
+    """The Ray cluster that serves: one of the deployment's own, or one that exists. Which of both cannot be changed."""
+
+    RULES = (
+        Rule(
+            "managed and external exclude each other",
+            "!(has(self.managed) && has(self.external))",
+            lambda cluster: cluster.managed is None or cluster.external is None,
+        ),
+    )
+
+    managed: Managed | None = setting(
+        None,
+        "A `RayCluster` of the deployment's own, through KubeRay. Fields in it can be changed.",
+        change=Change.IMMUTABLE,
+        auto="managed, unless `external` is given",
+    )
+    external: External | None = setting(
+        None, "A Ray cluster that somebody else runs.", change=Change.IMMUTABLE, auto="none"
+    )
