@@ -1,7 +1,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-fast lint format proto lock clean
+.PHONY: help setup up test test-fast e2e kube kube-down lint format proto lock clean
 
 MODEL ?=
 REPLICAS ?= 1
@@ -13,7 +13,7 @@ PYTHON ?=
 export PYTHON
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Create .venv with everything in it; nothing to do where that is done
 	@tools/setup.sh
@@ -26,6 +26,15 @@ test: setup ## Run all tests, cheapest tier first
 
 test-fast: setup ## Run the tests that need neither a model nor Ray
 	@tools/test.sh fast
+
+e2e: setup ## Run the tests on a real kube-apiserver with KubeRay (the first time, builds both: about 10 minutes)
+	@.venv/bin/python -m pytest -q e2e -p no:cacheprovider --durations=10 --durations-min=2 $(ARGS)
+
+kube: setup ## Start a Kubernetes API server with KubeRay and a fake node here, and say how to use it
+	@PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.cluster up
+
+kube-down: ## End it and remove all that it left
+	@if [ -x .venv/bin/python ]; then PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.cluster down; fi
 
 lint: setup ## Check style, types and the import rules
 	@.venv/bin/ruff check
