@@ -227,7 +227,7 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 def schema() -> str:
     """Returns the JSON schema of a ``ServingDeployment`` document, for editors."""
-    document = _plain(crd.schema())
+    document = plain(crd.schema())
     name = Metadata.model_json_schema()["properties"]["name"]
     document["properties"] |= {
         "apiVersion": {"const": API_VERSION},
@@ -239,18 +239,18 @@ def schema() -> str:
     return json.dumps({"$schema": _SCHEMA_URL, **document}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+def plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Turns Kubernetes' schema into one that any validator knows. What CEL says is lost."""
     made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes")}
     if schema.get("x-kubernetes-int-or-string"):
         number = {"type": "integer"} | {key: made.pop(key) for key in ("minimum", "maximum") if key in made}
         made["anyOf"] = [number, {"type": "string", "pattern": made.pop("pattern"), "maxLength": made.pop("maxLength")}]
     if "properties" in made:
-        made["properties"] = {name: _plain(inner) for name, inner in made["properties"].items()}
+        made["properties"] = {name: plain(inner) for name, inner in made["properties"].items()}
         made["additionalProperties"] = False
     for inner in ("items", "additionalProperties"):
         if isinstance(made.get(inner), dict):
-            made[inner] = _plain(made[inner])
+            made[inner] = plain(made[inner])
     return made
 
 
