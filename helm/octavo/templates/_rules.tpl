@@ -1,0 +1,40 @@
+{{- /*
+What the operator may do, verb by verb: what it calls and nothing more. Secrets are read by name and never listed; it
+creates one, Ray's token. Server-side apply asks for `patch`, and for `create` where the object is not there yet.
+*/}}
+{{- define "octavo.rules" -}}
+- apiGroups: [serving.octavo.dev]
+  resources: [servingdeployments]
+  verbs: [get, list, watch, patch]
+- apiGroups: [serving.octavo.dev]
+  resources: [servingdeployments/status]
+  verbs: [patch]
+- apiGroups: [serving.octavo.dev]
+  # Owner references that block deletion ask for it where OwnerReferencesPermissionEnforcement is on.
+  resources: [servingdeployments/finalizers]
+  verbs: [update]
+- apiGroups: [ray.io]
+  resources: [rayclusters]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [list, create, patch, delete]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
