@@ -29,6 +29,7 @@ ENGINE_VARIABLE = "OCTAVO_ENGINE"
 
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
+_NEVER_REACHED = 10**12
 _LOOK_BACK_S = 15
 """Over so long Serve averages what engines report; it must be longer than the interval of their reports, 10 s."""
 
@@ -206,7 +207,7 @@ def _fixed(replicas: int) -> dict[str, Any]:
     Serve wants a maximum of at least 1; a target that no load reaches keeps a count of 0 at 0.
     """
     bounds = (replicas, max(replicas, 1))
-    return _scaling(bounds, target=2**20, upscale_delay_s=0, downscale_delay_s=0, to_zero_delay_s=0)
+    return _scaling(bounds, target=_NEVER_REACHED, upscale_delay_s=0, downscale_delay_s=0, to_zero_delay_s=0)
 
 
 def _by_load(scaling: Autoscaling) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from ray.util import get_node_ip_address
 
 from octavo_api.errors import OctavoError
 from octavo_api.serve_config import ApplicationArgs, Bind, EngineUserConfig, engine_settings, read_environment
-from octavo_serving import ray_adapter
-from octavo_serving.autoscaling import IN_FLIGHT
+from octavo_serving import autoscaling, ray_adapter
 from octavo_serving.secrets import engine_secret
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ class EngineReplica:
         self._environment = read_environment(os.environ)
         self._config = EngineUserConfig.model_validate(ray_adapter.initial_user_config())
         self._replica = ray_adapter.replica_id().unique_id
+        self._computed = 0
         self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
         loaded = await asyncio.to_thread(self.load, args)
         settle_heap()
@@ -67,7 +67,20 @@ class EngineReplica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         load = self._server.load()
-        return {IN_FLIGHT: float(load.num_requests_running + load.num_requests_waiting)}
+        computed = load.prompt_tokens_total + load.generation_tokens_total
+        share = autoscaling.share(
+            requests=load.num_requests_running + load.num_requests_waiting,
+            target_requests=self._config.target_requests,
+            blocks_held=load.kv_blocks_pinned,
+            blocks=load.kv_blocks,
+            target_cache_percent=self._config.target_cache_percent,
+            active=computed != self._computed,
+        )
+        self._computed = computed
+        return {autoscaling.SHARE: share}
+
+    async def wake(self) -> None:
+        """Does nothing: that a gateway's call waits for a replica is what makes Serve start one."""
 
     async def check_health(self) -> None:
         """Raises ``EngineStalled``: this loop answers while the engine's own thread may hang."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from octavo_api.errors import (
@@ -27,10 +27,16 @@ from octavo_router.replica import Replica
 from octavo_router.request import RoutedRequest
 from octavo_router.select import Selector
 from octavo_router.stream import EngineRequest, Reason, Route
+from octavo_router.waiting import WaitingRoom
 
 WATCH_INTERVAL_S = 0.1
 CONNECT_GRACE_S = 1.0
 """A request waits so long for a replica that is known and not yet connected."""
+
+HOLD_MARGIN_S = 0.1
+"""A request that was held in vain is refused so long before its deadline, which would end it otherwise."""
+HOLD_RETRY_AFTER_S = 10.0
+"""A first replica takes seconds to minutes."""
 
 MIN_PREDICTION_S = 2.0
 MAX_PREDICTION_S = 60.0
@@ -43,11 +49,18 @@ OUTPUT_SMOOTHING = 0.05
 class ReplicaPool:
     """Implements ``stream.Dispatcher``. Belongs to one event loop; only ``__init__`` may be called outside of it.
 
-    ``gateway`` is the name that replicas log, ``secret`` the one that they ask for.
+    ``gateway`` is the name that replicas log, ``secret`` the one that they ask for. ``on_wanted`` is told when a first
+    held request waits for a replica to come, and when none does any more.
     """
 
     def __init__(
-        self, settings: RouterSettings, *, gateway: str, secret: str = "", metrics: Observer | None = None
+        self,
+        settings: RouterSettings,
+        *,
+        gateway: str,
+        secret: str = "",
+        metrics: Observer | None = None,
+        on_wanted: Callable[[bool], None] = lambda wanted: None,
     ) -> None:
         self._settings = settings
         self._gateway = gateway
@@ -66,6 +79,9 @@ class ReplicaPool:
         self._limits: replica_pb2.Limits | None = None
         self._inflight: set[RoutedRequest] = set()
         self._mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS
+        self._waiting_room = WaitingRoom(on_wanted)
+        self.holds_requests = False
+        """Whether replicas come when they are asked for, so that a request waits while there is none."""
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._draining = False
@@ -83,7 +99,7 @@ class ReplicaPool:
 
     @property
     def queued_requests(self) -> int:
-        return self._admission.queued
+        return self._admission.queued + self._waiting_room.count
 
     def replicas(self) -> list[ReplicaStatus]:
         return [replica.status() for _, replica in sorted(self._replicas.items())]
@@ -119,6 +135,11 @@ class ReplicaPool:
             max_inflight=settings.max_inflight_requests, max_queued=settings.max_queued_requests
         )
 
+    def hold_requests(self, hold: bool) -> None:
+        """See ``holds_requests``; where it ends, those that wait are refused."""
+        self.holds_requests = hold
+        self._changed.set()
+
     async def open(self, request: EngineRequest) -> RoutedRequest:
         """See ``stream.Dispatcher``. Hold the result in ``contextlib.aclosing``."""
         if self._draining:
@@ -131,7 +152,7 @@ class ReplicaPool:
             if deadline <= now:
                 raise TimeoutError
             async with asyncio.timeout_at(deadline):
-                await self._candidates(frozenset())
+                await self._candidates(frozenset(), deadline)
                 self._check_limits(request)
                 await self._admit(request.priority, now)
         except TimeoutError:
@@ -148,16 +169,18 @@ class ReplicaPool:
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests and waits until those accepted have ended; returns False where ``timeout_s`` passed."""
         self._draining = True
+        self._changed.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._admission.inflight or self._admission.queued:
+                while self._admission.inflight or self.queued_requests:
                     self._idle.clear()
                     await self._idle.wait()
-        return not self._admission.inflight and not self._admission.queued
+        return not self._admission.inflight and not self.queued_requests
 
     async def close(self) -> None:
         """Ends everything: requests with ``Draining``, then the streams to all replicas."""
         self._draining = True
+        self._changed.set()
         error = Draining("the gateway is shutting down")
         self._admission.refuse_waiting(error)
         for request in list(self._inflight):
@@ -175,7 +198,7 @@ class ReplicaPool:
         try:
             async with asyncio.timeout_at(request.deadline):
                 while True:
-                    candidates = await self._candidates(request.excluded)
+                    candidates = await self._candidates(request.excluded, request.deadline)
                     missing = self._spaces - request.chains.keys()
                     if not missing:
                         break
@@ -246,16 +269,57 @@ class ReplicaPool:
         request.sent(replica, identity, route)
         self._observer.decision(route)
 
-    async def _candidates(self, excluded: Iterable[str]) -> list[Candidate]:
-        """Returns those that can take a request now. Waits where there are none, but one is being dialled."""
+    async def _candidates(self, excluded: Iterable[str], deadline: float) -> list[Candidate]:
+        """Returns those that can take a request now. Waits where there are none, but one is being dialled or may come.
+
+        Raises ``NoReplica``.
+        """
+        try:
+            return await self._connected(excluded)
+        except NoReplica:
+            if self._routable or not self.holds_requests:
+                raise
+        return await self._held(excluded, deadline - HOLD_MARGIN_S)
+
+    async def _held(self, excluded: Iterable[str], until: float) -> list[Candidate]:
+        waiting = self.queued_requests
+        if waiting >= max(1, self._settings.max_queued_requests):  # somebody must be able to wake the first one
+            raise NoReplica(
+                f"no engine replica is up yet, and {waiting} requests wait for one already "
+                f"(max_queued_requests {self._settings.max_queued_requests})",
+                retry_after_s=HOLD_RETRY_AFTER_S,
+            )
+        try:
+            with self._waiting_room.seat():
+                self._observe_queue()
+                async with asyncio.timeout_at(until):
+                    while not (found := self._free(excluded)):
+                        if self._draining:
+                            raise Draining("the gateway is shutting down")
+                        if not self.holds_requests:
+                            raise self._no_replica(excluded)
+                        self._changed.clear()
+                        await self._changed.wait()
+                return found
+        except TimeoutError:
+            raise NoReplica(
+                "no engine replica came up in the time that the request may take", retry_after_s=HOLD_RETRY_AFTER_S
+            ) from None
+        finally:
+            self._observe_queue()
+            self._idle.set()
+
+    def _free(self, excluded: Iterable[str]) -> list[Candidate]:
+        return [
+            replica.candidate
+            for replica in self._routable
+            if replica.candidate is not None and replica.name not in excluded
+        ]
+
+    async def _connected(self, excluded: Iterable[str]) -> list[Candidate]:
         until = _now() + CONNECT_GRACE_S
         while True:
-            found = [
-                replica.candidate
-                for replica in self._routable
-                if replica.candidate is not None and replica.name not in excluded
-            ]
-            if found:
+            if found := self._free(excluded):
                 return found
             coming = any(replica.is_connecting and replica.name not in excluded for replica in self._replicas.values())
             if self._draining:
@@ -311,7 +375,7 @@ class ReplicaPool:
         self._changed.set()
 
     def _observe_queue(self) -> None:
-        self._observer.queue(self._admission.queued)
+        self._observer.queue(self.queued_requests)
         self._observer.inflight(self._admission.inflight)
 
     async def _watch(self) -> None:

@@ -33,6 +33,9 @@ class Pool(Dispatcher, Protocol):
     @property
     def limits(self) -> replica_pb2.Limits | None: ...
 
+    @property
+    def holds_requests(self) -> bool: ...
+
     def replicas(self) -> Sequence[ReplicaStatus]: ...
 
 
@@ -74,8 +77,12 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """Whether a request that comes now would be taken."""
-        return not self.draining and any(replica.routable for replica in self._pool.replicas())
+        """Whether a request that comes now would be taken, if only to wait for a replica that it makes come."""
+        return not self.draining and (self._pool.holds_requests or self.has_replica)
+
+    @property
+    def has_replica(self) -> bool:
+        return any(replica.routable for replica in self._pool.replicas())
 
     @property
     def max_model_len(self) -> int | None:

@@ -1,7 +1,8 @@
 """API keys: who may send requests, and as which tenant.
 
-The file has one key a line, ``NAME KEY``; empty lines and lines that start with ``#`` are passed over. A tenant may
-have several keys, for a change of keys without a gap. Keys are kept as keyed hashes only.
+The file has one key a line, ``NAME KEY``, or ``KEY`` alone, which is a key of the tenant ``default``; empty lines and
+lines that start with ``#`` are passed over. A tenant may have several keys, for a change of keys without a gap. Keys
+are kept as keyed hashes only.
 """
 
 import logging
@@ -9,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _KEY = re.compile(r"[\x21-\x7e]{8,512}")
+
+DEFAULT_TENANT = "default"
 
 REREAD_S = 1.0
 """A changed file (a rotated Secret) is read at the first request so long after the last look."""
@@ -32,7 +36,10 @@ class ApiKeys:
         self._tenants = tenants
         self._pepper = pepper
         self._version = version
+        self._complaint = ""
         self._looked = time.monotonic()
+        self.on_reload: Callable[[bool], None] = lambda taken_up: None
+        """Is told of each change of the file: whether it was taken up."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -67,10 +74,18 @@ class ApiKeys:
             return
         self._looked = now
         try:
-            if _version(self._path) != self._version:
-                self.reload()
+            if _version(self._path) == self._version:
+                return
+            self.reload()
         except ConfigurationError as error:
-            logger.error("API keys stay as they were: %s", error.message)
+            if error.message != self._complaint:  # once, not once a second
+                self._complaint = error.message
+                logger.error("API keys stay as they were: %s", error.message)
+                self.on_reload(False)
+        else:
+            self._complaint = ""
+            logger.info("API keys were read again from %s", self._path)
+            self.on_reload(True)
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -94,9 +109,9 @@ def _read(path: Path, pepper: bytes) -> dict[bytes, str]:
         if not words or words[0].startswith("#"):
             continue
         where = f"{path}, line {number}"
-        if len(words) != 2:
-            raise ConfigurationError(f"{where}: got {len(words)} words, allowed: NAME KEY")
-        name, key = words
+        if len(words) > 2:
+            raise ConfigurationError(f"{where}: got {len(words)} words, allowed: NAME KEY, or KEY alone")
+        name, key = words if len(words) == 2 else (DEFAULT_TENANT, *words)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"{where}: the name may hold letters, digits, and . _ - (63 at most)")
         if not _KEY.fullmatch(key):
@@ -106,7 +121,7 @@ def _read(path: Path, pepper: bytes) -> dict[bytes, str]:
             raise ConfigurationError(f"{where}: the key stands in an earlier line as well")
         tenants[digest] = name
     if not tenants:
-        raise ConfigurationError(f"{path}: no key, allowed: one NAME KEY a line")
+        raise ConfigurationError(f"{path}: no key, allowed: one a line, NAME KEY or KEY alone")
     return tenants
 
 

@@ -88,6 +88,12 @@ REQUEST_SPECS = (
         ("path", "code"),
     ),
     Spec("grpc_requests", Kind.COUNTER, "gRPC requests, by method and status.", ("method", "code")),
+    Spec(
+        "secret_reloads",
+        Kind.COUNTER,
+        "Changed secret files (`tls`, `api_keys`), by whether they were taken up (`ok`) or cannot be used (`refused`).",
+        ("secret", "outcome"),
+    ),
 )
 
 ROUTER_SPECS = (
@@ -214,6 +220,9 @@ class Metrics:
 
     def grpc_request(self, method: str, code: str) -> None:
         self._counters["grpc_requests"].labels(method, code).inc()
+
+    def secret_reload(self, secret: str, taken_up: bool) -> None:
+        self._counters["secret_reloads"].labels(secret, "ok" if taken_up else "refused").inc()
 
     # The router (octavo_router.observe.Observer).
 

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,20 @@ from octavo_router.metrics import Metrics
 from octavo_router.registry import ReplicaAddress
 from octavo_router.rpc.server import RpcServer
 from octavo_router.text import ModelText
+from octavo_router.tls import Certificate
 
 logger = logging.getLogger(__name__)
+
+RENEW_S = 2.0
+"""How often the certificate's files are looked at."""
 
 
 class GatewayServer:
     """One gateway: an HTTP and a gRPC listener over one pool, which stays its owner's to close.
 
     ``app`` is the ASGI application, also for servers that mount it under a ``root_path``. ``metrics`` is what the pool
-    was given as its observer, so that ``/metrics`` has the router's families.
+    was given as its observer, so that ``/metrics`` has the router's families. With a ``certificate`` both listeners
+    speak TLS only.
     """
 
     def __init__(
@@ -47,11 +53,16 @@ class GatewayServer:
         pool: Pool,
         keys: ApiKeys | None = None,
         metrics: Metrics | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
         self.gateway = Gateway(text=text, served_name=served_name, settings=settings, pool=pool, observer=self.metrics)
         self.app = HttpApp(self.gateway, keys, self.metrics)
         self._keys = keys
+        if keys is not None:
+            keys.on_reload = partial(self.metrics.secret_reload, "api_keys")
+        self._certificate = certificate
+        self._renewing: asyncio.Task[None] | None = None
         self._http: HttpServer | None = None
         self._rpc: RpcServer | None = None
 
@@ -70,7 +81,7 @@ class GatewayServer:
     async def start(self, http_host: str, http_port: int, grpc_host: str, grpc_port: int) -> None:
         """Listens; port 0 takes a free one. Raises ``PortInUse`` and leaves nothing behind."""
         listener = bind("HTTP", http_host, http_port)
-        rpc = RpcServer(self.gateway, self._keys, self.metrics)
+        rpc = RpcServer(self.gateway, self._keys, self.metrics, self._certificate)
         try:
             await rpc.start(grpc_host, grpc_port)
         except StartupError:
@@ -78,8 +89,10 @@ class GatewayServer:
             await rpc.stop()
             raise
         self._rpc = rpc
-        self._http = HttpServer(self.app, listener)
+        self._http = HttpServer(self.app, listener, self._certificate.context if self._certificate else None)
         await self._http.started()
+        if self._certificate is not None:
+            self._renewing = asyncio.create_task(self._renew(self._certificate), name="certificate")
 
     async def drain(self, timeout_s: float) -> bool:
         """Takes no new connections and requests, lets running ones end; returns whether they all did in time.
@@ -96,10 +109,19 @@ class GatewayServer:
     async def stop(self) -> None:
         """Ends now; what still runs is aborted in the engines."""
         self.gateway.draining = True
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._rpc is not None:
             await self._rpc.stop()
         if self._http is not None:
             await self._http.stop()
+
+    async def _renew(self, certificate: Certificate) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            taken_up = await asyncio.to_thread(certificate.refresh)
+            if taken_up is not None:
+                self.metrics.secret_reload("tls", taken_up)
 
     def reconfigure(self, settings: RouterSettings, *, served_name: str | None = None) -> None:
         """Holds for requests that come later. The pool has a ``reconfigure`` of its own."""
@@ -160,6 +182,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     settings = parse_settings(arguments.set)
     replicas = parse_replicas(arguments.replica)
     keys = ApiKeys.load(arguments.api_key_file) if arguments.api_key_file else None
+    certificate = Certificate.load(arguments.tls_folder) if arguments.tls_folder else None
     secret = _read_secret(arguments.secret_file) if arguments.secret_file else ""
     text = ModelText.load(model_source.locate(arguments.model, arguments.revision, weights=False))
     metrics = Metrics()
@@ -171,6 +194,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         pool=pool,
         keys=keys,
         metrics=metrics,
+        certificate=certificate,
     )
     await server.start(arguments.host, arguments.http_port, arguments.host, arguments.grpc_port)
     pool.update_replicas(replicas)
@@ -203,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--http-port", type=parse_port, default=8000, help="(default: %(default)s; 0: any)")
     parser.add_argument("--grpc-port", type=parse_port, default=9000, help="(default: %(default)s; 0: any)")
     parser.add_argument("--api-key-file", type=Path, help="one `NAME KEY` a line; without it no key is asked for")
+    parser.add_argument("--tls-folder", type=Path, help="holds tls.crt and tls.key, for both listeners")
     parser.add_argument("--secret-file", type=Path, help="holds what the engines ask for")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a router setting; repeat")
     arguments = parser.parse_args(argv)

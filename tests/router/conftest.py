@@ -21,6 +21,7 @@ from octavo_router.registry import ReplicaState, ReplicaStatus
 from octavo_router.server import GatewayServer
 from octavo_router.stream import EngineRequest, Reason, Route
 from octavo_router.text import ModelText
+from octavo_router.tls import Certificate
 
 MODEL = "bytes"
 EOS = 256
@@ -116,6 +117,7 @@ class ScriptedPool:
     answer: Callable[[EngineRequest], Script]
     opening: Callable[[EngineRequest], Awaitable[None]] | None = None
     routable: bool = True
+    holds_requests: bool = False
     limits: replica_pb2.Limits | None = field(default_factory=lambda: replica_pb2.Limits(max_model_len=512))
     streams: list[ScriptedStream] = field(default_factory=list)
 
@@ -224,11 +226,20 @@ async def start_gateway(text: ModelText, settings: RouterSettings) -> AsyncItera
         pool: Any,
         *,
         keys: ApiKeys | None = None,
+        certificate: Certificate | None = None,
         text: ModelText = text,
         settings: RouterSettings = settings,
         metrics: Metrics | None = None,
     ) -> GatewayServer:
-        server = GatewayServer(text=text, served_name=MODEL, settings=settings, pool=pool, keys=keys, metrics=metrics)
+        server = GatewayServer(
+            text=text,
+            served_name=MODEL,
+            settings=settings,
+            pool=pool,
+            keys=keys,
+            certificate=certificate,
+            metrics=metrics,
+        )
         await server.start("127.0.0.1", 0, "127.0.0.1", 0)
         servers.append(server)
         return server

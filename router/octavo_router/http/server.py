@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -81,9 +82,9 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """One listener."""
+    """One listener, with TLS where there is a context for it."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             app,
             http=_Protocol,
@@ -95,6 +96,8 @@ class HttpServer:
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
+        config.load()
+        config.ssl = tls
         self.port: int = listener.getsockname()[1]
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))

@@ -14,6 +14,7 @@ from octavo_router.keys import ApiKeys
 from octavo_router.listen import probe
 from octavo_router.metrics import Metrics
 from octavo_router.rpc.inference import InferenceServicer
+from octavo_router.tls import Certificate
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 HEALTH_INTERVAL_S = 0.2
@@ -22,10 +23,13 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class RpcServer:
-    """One listener. Health is SERVING only while a request would be taken."""
+    """One listener, with TLS where there is a certificate. Health is SERVING only while a request would be taken."""
 
-    def __init__(self, gateway: Gateway, keys: ApiKeys | None, metrics: Metrics) -> None:
+    def __init__(
+        self, gateway: Gateway, keys: ApiKeys | None, metrics: Metrics, certificate: Certificate | None = None
+    ) -> None:
         self.port = 0
+        self._certificate = certificate
         self._gateway = gateway
         self._server = grpc.aio.server(
             options=[
@@ -51,12 +55,17 @@ class RpcServer:
         """Raises ``PortInUse``; port 0 takes a free one."""
         probe("gRPC", host, port)
         try:
-            self.port = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            self.port = self._listen(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:
             raise PortInUse(f"gRPC: cannot listen on {host}:{port}: {error}") from None
         await self._set_health()
         await self._server.start()
         self._watching = asyncio.create_task(self._watch())
+
+    def _listen(self, address: str) -> int:
+        if self._certificate is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._certificate.credentials())
 
     async def drain(self, timeout_s: float) -> bool:
         """Sends GOAWAY; calls that run may end, until ``timeout_s`` have passed: then they are cancelled."""

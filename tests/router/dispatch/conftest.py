@@ -226,6 +226,7 @@ class Fleet:
 
     def __init__(self):
         self.recorder = Recorder()
+        self.wanted = []
         self.replicas = {}
         self.pool = None
         self._ids = itertools.count()
@@ -237,7 +238,13 @@ class Fleet:
     async def start(self, *names, secret="", live=True, **settings):
         for name in names:
             await (self.replicas.get(name) or self.make(name)).start()
-        self.pool = ReplicaPool(RouterSettings(**settings), gateway="test", secret=secret, metrics=self.recorder)
+        self.pool = ReplicaPool(
+            RouterSettings(**settings),
+            gateway="test",
+            secret=secret,
+            metrics=self.recorder,
+            on_wanted=self.wanted.append,
+        )
         if names:
             self.pool.update_replicas(self.replicas[name].address for name in names)
         if live and names:

@@ -27,7 +27,7 @@ def test_keys_are_not_kept(key_file):
     [
         ("", ["no key"]),
         ("# only\n\n", ["no key"]),
-        ("acme secret-key-1\nbeta\n", ["line 2", "1 words", "NAME KEY"]),
+        ("acme secret-key-1\nbeta\n", ["line 2", "8 to 512"]),
         ("acme secret-key-1 more\n", ["line 1", "3 words"]),
         ("a/b secret-key-1\n", ["line 1", "name"]),
         ("acme short\n", ["line 1", "8 to 512"]),
@@ -42,6 +42,13 @@ def test_a_wrong_file_is_named_with_its_line_and_no_key(tmp_path, content, words
         ApiKeys.load(path)
     assert all(word in caught.value.message for word in (str(path), *words)), caught.value.message
     assert "secret" not in caught.value.message
+
+
+def test_a_key_alone_is_the_default_tenants(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("key-of-nobody\nacme key-of-acme\n")
+    keys = ApiKeys.load(path)
+    assert [keys.authenticate(key) for key in ("key-of-nobody", "key-of-acme")] == ["default", "acme"]
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -68,3 +75,17 @@ def test_a_file_that_became_wrong_changes_nothing(key_file, monkeypatch, caplog)
     assert "line 1" in caplog.text
     key_file.unlink()
     assert keys.authenticate("key-of-acme-1") == "acme"
+
+
+def test_a_file_that_becomes_wrong_is_said_and_counted_once_and_the_keys_stay(key_file, monkeypatch, caplog):
+    monkeypatch.setattr(module, "REREAD_S", 0.0)
+    keys = ApiKeys.load(key_file)
+    told = []
+    keys.on_reload = told.append
+    key_file.write_text("acme\n")
+    for _ in range(3):
+        assert keys.authenticate("key-of-acme-1") == "acme"
+    key_file.write_text("acme new-key-of-acme\n")
+    assert keys.authenticate("new-key-of-acme") == "acme"
+    assert told == [False, True]
+    assert caplog.text.count("stay as they were") == 1
