@@ -1,0 +1,147 @@
+"""What stands beside the RayCluster: Service, PodDisruptionBudget, NetworkPolicy, the token's Secret."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_api.deployment import API_VERSION, KIND, ServingDeployment
+from octavo_operator import names
+from octavo_operator.defaults import Defaults
+from octavo_operator.matching import covers
+from octavo_operator.observed import Key, Resource
+from octavo_operator.spec_hash import digest
+
+CLUSTER_LABEL = "ray.io/cluster"
+"""KubeRay's, on every pod of a RayCluster."""
+APPLIED_ANNOTATION = f"{names.GROUP}/applied-hash"
+"""The hash of what was applied last: tells a change of ours, which may take something away, from one of others."""
+
+_DASHBOARD_PORT = 8265
+
+
+def labels(key: Key) -> dict[str, str]:
+    return {
+        names.DEPLOYMENT_LABEL: key.name,
+        "app.kubernetes.io/instance": key.name,
+        "app.kubernetes.io/part-of": "octavo",
+        "app.kubernetes.io/managed-by": names.FIELD_MANAGER,
+    }
+
+
+def owner_reference(resource: Resource) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": resource.key.name,
+        "uid": resource.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def service(resource: Resource, deployment: ServingDeployment, cluster: str) -> dict[str, Any]:
+    """Selects the gateways of ``cluster``; the ports are the listeners'."""
+    endpoint = deployment.spec.endpoint
+    tls = endpoint.tls_secret_ref is not None
+    spec = {
+        "type": endpoint.service.type.value,
+        "selector": {CLUSTER_LABEL: cluster, names.COMPONENT_LABEL: names.GATEWAY_GROUP},
+        "ports": [
+            _port("http", endpoint.http.port, "https" if tls else "http"),
+            _port("grpc", endpoint.grpc.port, "https" if tls else "kubernetes.io/h2c"),
+        ],
+    }
+    return _child(resource, "v1", "Service", names.service(resource.key), spec, endpoint.service.annotations)
+
+
+def selected_cluster(live: Mapping[str, Any] | None) -> str:
+    """Returns the cluster that a Service selects, empty where there is none."""
+    selector = ((live or {}).get("spec") or {}).get("selector") or {}
+    return str(selector.get(CLUSTER_LABEL, ""))
+
+
+def disruption_budget(resource: Resource, replicas: int) -> dict[str, Any] | None:
+    """Returns a budget that lets one engine go at a time; none for one engine, which could then never be moved.
+
+    An integer ``minAvailable``: a percentage or ``maxUnavailable`` needs a scale subresource, which RayCluster lacks.
+    """
+    if replicas < 2:
+        return None
+    spec = {"minAvailable": replicas - 1, "selector": {"matchLabels": engine_labels(resource.key)}}
+    name = names.disruption_budget(resource.key)
+    return _child(resource, "policy/v1", "PodDisruptionBudget", name, spec)
+
+
+def engine_labels(key: Key) -> dict[str, str]:
+    return {names.DEPLOYMENT_LABEL: key.name, names.COMPONENT_LABEL: names.ENGINE_GROUP}
+
+
+def network_policy(resource: Resource, deployment: ServingDeployment, defaults: Defaults) -> dict[str, Any] | None:
+    """Returns a policy that lets everybody reach the listeners, the operator the dashboard, and pods each other."""
+    if not deployment.managed.network_policy:
+        return None
+    key, endpoint = resource.key, deployment.spec.endpoint
+    own_pods = {"podSelector": {"matchLabels": {names.DEPLOYMENT_LABEL: key.name}}}
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": defaults.operator_namespace}}
+        if defaults.operator_namespace
+        else {},
+        "podSelector": {"matchLabels": dict(defaults.operator_labels)},
+    }
+    listeners = [{"port": port, "protocol": "TCP"} for port in (endpoint.http.port, endpoint.grpc.port)]
+    spec = {
+        "podSelector": {"matchLabels": {names.DEPLOYMENT_LABEL: key.name}},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [own_pods]},
+            {"from": [operator], "ports": [{"port": _DASHBOARD_PORT, "protocol": "TCP"}]},
+            {"ports": listeners},
+        ],
+    }
+    return _child(resource, "networking.k8s.io/v1", "NetworkPolicy", names.network_policy(key), spec)
+
+
+def token_secret(resource: Resource) -> dict[str, Any]:
+    """Returns the Secret without its value, which whoever creates it draws."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(resource, names.token_secret(resource.key), {}),
+        "type": "Opaque",
+    }
+
+
+def is_right(intended: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
+    """Whether ``live`` is what was asked for, last by us and unchanged since by others."""
+    return live is not None and was_applied(intended, live) and covers(intended, live)
+
+
+def was_applied(intended: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    annotations = (live.get("metadata") or {}).get("annotations") or {}
+    return bool(annotations.get(APPLIED_ANNOTATION) == intended["metadata"]["annotations"][APPLIED_ANNOTATION])
+
+
+def _child(
+    resource: Resource,
+    api_version: str,
+    kind: str,
+    name: str,
+    spec: Mapping[str, Any],
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    applied = digest([spec, annotations or {}])
+    metadata = _metadata(resource, name, {**(annotations or {}), APPLIED_ANNOTATION: applied})
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
+
+
+def _metadata(resource: Resource, name: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": resource.key.namespace,
+        "labels": labels(resource.key),
+        **({"annotations": dict(annotations)} if annotations else {}),
+        "ownerReferences": [owner_reference(resource)],
+    }
+
+
+def _port(name: str, port: int, protocol: str) -> dict[str, Any]:
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP", "appProtocol": protocol}

@@ -1,0 +1,74 @@
+"""A deployment that is being deleted: what of it is undone, and when it is let go. It always ends."""
+
+from collections.abc import Mapping
+
+from octavo_api.deployment import FINALIZER
+from octavo_operator import names
+from octavo_operator.actions import Action, Event, Plan, RemoveApplication, SetFinalizer
+from octavo_operator.observed import Observed, Reach, Resource
+from octavo_operator.placement import address_of
+from octavo_operator.serving import owner_of
+
+DEADLINE_S = 300.0
+_LOOK_AGAIN_S = 2.0
+_REST_S = 30.0
+
+
+def plan_deletion(resource: Resource, observed: Observed, now: float) -> Plan:
+    """Managed mode has no finalizer: owner references take all with it, even while the operator is down.
+
+    In external mode our application is taken out first. Read from the raw document, so that a spec that this version
+    of the operator does not understand can be deleted as well.
+    """
+    if FINALIZER not in resource.finalizers:
+        return _plan(resource, (), delay=_REST_S)
+    address = _address(resource)
+    orphan = _field(resource.document, "spec", "deletionPolicy") == "Orphan"
+    if not address or orphan:
+        return _release(resource)
+    name = names.external_application(resource.key)
+    forced = resource.annotations.get(names.FORCE_DELETE_ANNOTATION) == "true"
+    deadline = (resource.deleted_at or now) + DEADLINE_S
+    serve = observed.serve.get(address)
+    if serve is None or serve.reach is not Reach.OK:
+        if forced or now >= deadline:
+            return _release(resource, _abandoned(name, address, "it does not answer"))
+        return _plan(resource, (), delay=min(_LOOK_AGAIN_S, deadline - now))
+    application = serve.applications.get(name)
+    leaving = application is not None and application.status == "DELETING"
+    if application is None or (not leaving and owner_of(application) != str(resource.key)):
+        return _release(resource)
+    if leaving and (forced or now >= deadline):
+        # Serve has taken it on and goes on alone; its own timeout bounds the streams.
+        return _release(resource)
+    if forced or now >= deadline:
+        return _release(resource, _abandoned(name, address, "the application is still there"))
+    actions = () if leaving else (RemoveApplication(address, name),)
+    return _plan(resource, actions, delay=min(_LOOK_AGAIN_S, deadline - now))
+
+
+def _release(resource: Resource, *events: Event) -> Plan:
+    return _plan(resource, (SetFinalizer(False),), *events, delay=_REST_S)
+
+
+def _plan(resource: Resource, actions: tuple[Action, ...], *events: Event, delay: float) -> Plan:
+    return Plan(actions, resource.status, events, delay)
+
+
+def _abandoned(name: str, address: str, why: str) -> Event:
+    return Event(
+        "Warning",
+        "CleanupAbandoned",
+        f"application {name} was not taken out of the Ray at {address}: {why}. If that Ray lives, take it out there",
+    )
+
+
+def _address(resource: Resource) -> str:
+    url = _field(resource.document, "spec", "rayCluster", "external", "dashboardURL")
+    return address_of(url) if isinstance(url, str) else ""
+
+
+def _field(value: object, *path: str) -> object:
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

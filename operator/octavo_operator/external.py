@@ -1,0 +1,52 @@
+"""External mode, and ``octavo up``: a Ray that somebody else runs. Only our own application is touched."""
+
+from octavo_api.deployment import FINALIZER
+from octavo_operator import conditions, notices, serving
+from octavo_operator.actions import Action, Event, RemoveApplication, SetFinalizer
+from octavo_operator.conditions import Reason, Verdict
+from octavo_operator.memory import Memory
+from octavo_operator.observed import Observed, Reach, Resource
+from octavo_operator.outcome import Front, Outcome
+from octavo_operator.placement import Mode, Place
+from octavo_operator.serving import Serving, Standing
+
+
+def decide(
+    resource: Resource, place: Place, observed: Observed, now: float, memory: Memory, *, suspend: bool, blocked: bool
+) -> Outcome:
+    view = serving.look(observed.serve.get(place.address), place, memory, resource.generation)
+    put = serving.decide(view, memory, resource.generation, now, same_cluster=True)
+    retried = not suspend and notices.retry_due(view, memory, now)
+    actions: list[Action] = []
+    events: list[Event] = []
+    if not blocked and suspend:
+        if view.ours and view.standing is not Standing.LEAVING:
+            actions.append(RemoveApplication(place.address, place.name))
+    elif not blocked:
+        put_actions, put_events = notices.put(place.address, place, view, put, retried=retried)
+        # Before anything is put, and again where somebody took it away.
+        if (put_actions or view.ours) and place.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
+            actions.append(SetFinalizer(True))
+        actions += put_actions
+        events += put_events
+    return Outcome(
+        ray=_ray(view, memory),
+        wanted=view,
+        serving=view,
+        front=Front(address=place.address, ray_version=view.serve.ray_version if view.serve else ""),
+        actions=tuple(actions),
+        events=tuple(events),
+        corrections=put.corrections,
+        fight=put.fight,
+        retried=retried and not blocked,
+        # An application of that name which is not ours was never ours to stop.
+        stopped=suspend and view.standing in (Standing.MISSING, Standing.FOREIGN),
+    )
+
+
+def _ray(view: Serving, memory: Memory) -> Verdict:
+    if view.serve is not None and view.serve.reach is not Reach.UNREACHABLE:
+        return notices.reached(view.serve.reach, view)
+    said = view.serve.message if view.serve is not None else ""
+    state = conditions.unknown if memory.config_hash else conditions.no
+    return state(Reason.UNREACHABLE, f"Ray's dashboard does not answer; {said}".rstrip("; "))

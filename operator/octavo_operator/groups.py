@@ -1,0 +1,54 @@
+"""Bounds of the worker groups. Serve scales down first, the group's minimum follows; counts are the autoscaler's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.observed import Cluster
+from octavo_operator.placement import Counts
+from octavo_operator.raycluster import bounds, group_indexes, guarded, is_group
+
+
+def bound(
+    live: Cluster, wanted: Mapping[str, Counts], present: Mapping[str, int] | None
+) -> tuple[Mapping[str, Any], ...]:
+    """Returns the JSON Patch that moves the groups' bounds towards ``wanted``, none where they are right.
+
+    ``present`` are the replicas that Serve still has of each, stopping ones with them; None while a roll is on or Serve
+    does not say, and then no bound falls.
+    """
+    operations: list[Mapping[str, Any]] = []
+    groups = group_indexes(live.document.get("spec") or {})
+    for name, target in wanted.items():
+        if name in groups:
+            index, group = groups[name]
+            changes = _changes(group, target, None if present is None else present.get(name, 0))
+            if changes:
+                path = f"/spec/workerGroupSpecs/{index}"
+                operations.append(is_group(index, name))
+                # KubeRay may not have written it yet, and then it counts as 0.
+                if "replicas" in changes and "replicas" in group:
+                    operations.append({"op": "test", "path": f"{path}/replicas", "value": group["replicas"]})
+                operations += [{"op": "add", "path": f"{path}/{field}", "value": changes[field]} for field in changes]
+    return guarded(live, operations)
+
+
+def _changes(group: Mapping[str, Any], target: Counts, present: int | None) -> dict[str, int]:
+    least, most = bounds(target)
+    old_least, old_most = int(group.get("minReplicas") or 0), int(group.get("maxReplicas") or 0)
+    replicas = int(group.get("replicas") or 0)
+    pods = max(replicas, old_least)
+    """As many as KubeRay runs now."""
+    changes: dict[str, int] = {}
+    if least < old_least:
+        least = old_least if present is None else max(least, min(old_least, present))
+    if least < old_least and replicas < old_least:
+        # KubeRay would at once delete any pods above the lower minimum, busy ones too. Written down, its count stays
+        # what it is, and the autoscaler takes the idle pods away by name.
+        changes["replicas"] = old_least
+    # A maximum below the pods that run would make KubeRay delete any of them.
+    most = max(most, least, pods) if present is not None else max(most, old_most)
+    if least != old_least:
+        changes["minReplicas"] = least
+    if most != old_most:
+        changes["maxReplicas"] = most
+    return changes

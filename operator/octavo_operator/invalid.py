@@ -1,0 +1,48 @@
+"""A spec that is not understood: it is said, nothing is touched, and the last valid generation goes on serving."""
+
+from octavo_operator import conditions, memory, notices, status
+from octavo_operator.actions import Plan
+from octavo_operator.conditions import Reason, Type, Verdict
+from octavo_operator.observed import Observed, Resource
+
+
+def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, delay: float) -> Plan:
+    remembered = memory.read(resource.status)
+    wrong = conditions.no(Reason.INVALID_SPEC, status.cut(why))
+    stalled = conditions.yes(Reason.INVALID_SPEC, wrong.message)
+    verdicts: dict[Type, Verdict] = {Type.READY: wrong, Type.AVAILABLE: _available(remembered, observed)}
+    verdicts |= {Type.SPEC_VALID: wrong}
+    for kind in (Type.RAY_CLUSTER_READY, Type.APPLICATION_READY, Type.ROUTER_READY, Type.DEGRADED):
+        if (last := remembered.conditions.get(kind)) is not None:
+            verdicts[kind] = Verdict(last.state, last.reason, last.message)
+    verdicts |= {Type.PROGRESSING: wrong, Type.STALLED: stalled}
+    made = conditions.follow(remembered.conditions, verdicts, resource.generation, now)
+    last_error = remembered.last_error
+    since = last_error.since if last_error is not None and last_error.reason == Reason.INVALID_SPEC else now
+    kept = {name: value for name, value in resource.status.items() if name != "progress"}
+    return Plan(
+        actions=(),
+        status={
+            **kept,
+            "observedGeneration": resource.generation,
+            "conditions": status.documents(made, now),
+            "selector": status.selector(resource.key),
+            "lastError": {
+                "reason": str(Reason.INVALID_SPEC),
+                "message": wrong.message,
+                "since": memory.rfc3339(since),
+            },
+        },
+        events=notices.of_conditions(remembered.conditions, made),
+        delay=delay,
+    )
+
+
+def _available(remembered: memory.Memory, observed: Observed) -> Verdict:
+    """What was last known, but for a managed deployment whose gateways are gone."""
+    last = remembered.conditions.get(Type.AVAILABLE)
+    if last is None:
+        return conditions.no(Reason.INVALID_SPEC)
+    if observed.clusters and not observed.ready_gateways:
+        return conditions.no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
+    return Verdict(last.state, last.reason, last.message)

@@ -1,0 +1,265 @@
+"""The conditions, from what was observed and decided."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_operator.conditions import Reason, State, Type, Verdict, no, unknown, yes
+from octavo_operator.memory import Memory
+from octavo_operator.observed import Deployment
+from octavo_operator.outcome import Outcome
+from octavo_operator.placement import Mode, Place, counts
+from octavo_operator.serving import Serving, Standing
+
+_ROLLING = frozenset({"UPDATING"})
+_SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
+_UNSCHEDULED = "to be scheduled"
+"""In Serve's message on a deployment whose replicas wait for a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    conditions: Mapping[Type, Verdict]
+    progress: str
+    """A word for how far it is: another one is progress. Empty where nothing is to progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    deployment: ServingDeployment
+    place: Place
+    memory: Memory
+    outcome: Outcome
+    problem: Verdict | None
+    ready_gateways: int
+
+    def judge(self, generation: int, now: float) -> Judgement:
+        application, router = self._application(), self._router()
+        available = self._available()
+        ready = self._ready(application, router, available)
+        progress = "" if self._at_rest(ready) else self._progress(generation, application, ready)
+        since = self.memory.progress_at if progress == self.memory.progress and self.memory.progress_at else now
+        late = bool(progress) and now - since >= self.deployment.spec.rollout.progress_deadline_seconds
+        progressing = self._progressing(ready, application, late=late)
+        made = {
+            Type.READY: ready,
+            Type.AVAILABLE: available,
+            Type.SPEC_VALID: self.problem or yes(Reason.VALID),
+            Type.RAY_CLUSTER_READY: self.outcome.ray,
+            Type.APPLICATION_READY: application,
+            Type.ROUTER_READY: router,
+            Type.PROGRESSING: progressing,
+            Type.DEGRADED: self._degraded(ready, application, available),
+        }
+        stalled = self._stalled(application, progressing)
+        if stalled is not None:
+            made[Type.STALLED] = stalled
+        elif progressing.true:
+            made[Type.RECONCILING] = progressing
+        return Judgement(made, progress)
+
+    @property
+    def _suspend(self) -> bool:
+        return self.deployment.spec.suspend
+
+    def _application(self) -> Verdict:
+        view = self.outcome.wanted
+        if self._suspend and self.outcome.stopped:
+            return no(Reason.SUSPENDED)
+        match view.standing:
+            case Standing.UNREACHED:
+                served = self.memory.config_hash and self.outcome.ray.state is State.UNKNOWN
+                return unknown(Reason.UNREACHABLE) if served else no(Reason.NOT_DEPLOYED)
+            case Standing.MISSING:
+                return no(Reason.NOT_DEPLOYED)
+            case Standing.FOREIGN:
+                return no(
+                    Reason.APPLICATION_NAME_CONFLICT,
+                    f"Ray Serve has an application {self.place.name} that belongs to another owner; it is not touched. "
+                    "Rename this resource, or delete that application",
+                )
+            case Standing.LEAVING:
+                return no(Reason.DELETING, "streams end before the application is gone")
+        return self._deployed(view)
+
+    def _deployed(self, view: Serving) -> Verdict:
+        assert view.application is not None
+        said = first_words(view.application.message, *(d.message for d in view.application.deployments.values()))
+        match view.application.status:
+            case "DEPLOY_FAILED" if view.standing is Standing.CURRENT:
+                return no(Reason.DEPLOY_FAILED, said or "Ray Serve does not say why")
+            case "UNHEALTHY":
+                return no(Reason.UNHEALTHY, said or "replicas have failed")
+            case "RUNNING" if view.standing is Standing.CURRENT:
+                return yes(Reason.RUNNING)
+        return no(Reason.DEPLOYING, self._counted(view))
+
+    def _counted(self, view: Serving) -> str:
+        engines, gateways = counts(self.place.application, ENGINE), counts(self.place.application, GATEWAY)
+        return (
+            f"{running(view.engines)} of {engines.least} engine replicas and "
+            f"{running(view.gateways)} of {gateways.least} gateways run"
+        )
+
+    def _router(self) -> Verdict:
+        if self._suspend:
+            return no(Reason.SUSPENDED)
+        if self.place.mode is Mode.MANAGED:
+            ready = self.ready_gateways
+        elif self.outcome.serving.standing is Standing.UNREACHED:
+            return unknown(Reason.UNREACHABLE)
+        else:
+            ready = running(self.outcome.serving.gateways) if self.outcome.serving.ours else 0
+        return yes(Reason.ENDPOINTS_READY) if ready else no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
+
+    def _available(self) -> Verdict:
+        """Whether requests are answered now; while Ray does not answer, what was last known stays."""
+        view = self.outcome.serving
+        if self._suspend:
+            return no(Reason.SUSPENDED)
+        managed = self.place.mode is Mode.MANAGED
+        if managed and not self.ready_gateways:
+            return no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
+        if view.standing is Standing.UNREACHED:
+            last = self.memory.conditions.get(Type.AVAILABLE)
+            if last is None:
+                return no(Reason.NOT_DEPLOYED) if managed else unknown(Reason.UNREACHABLE)
+            return Verdict(last.state, last.reason, last.message)
+        if not view.ours or not running(view.gateways):
+            return no(Reason.NO_ENDPOINTS, "no gateway runs")
+        if running(view.engines):
+            return yes(Reason.SERVING)
+        scaling = self.deployment.spec.autoscaling
+        if scaling is not None and scaling.min_replicas == 0:
+            return yes(Reason.SCALED_TO_ZERO, "the first request starts an engine, and waits for it")
+        return no(Reason.SCALED_TO_ZERO if self._no_engine_wanted() else Reason.REPLICAS_MISSING, "no engine runs")
+
+    def _no_engine_wanted(self) -> bool:
+        return counts(self.place.application, ENGINE).least == 0
+
+    def _ready(self, application: Verdict, router: Verdict, available: Verdict) -> Verdict:
+        outcome = self.outcome
+        if self._suspend:
+            return no(Reason.SUSPENDED, "spec.suspend is true")
+        if self.problem is not None:
+            return no(Reason(self.problem.reason), self.problem.message)
+        rolling = available.true and (not outcome.switched or outcome.wanted.standing is not Standing.CURRENT)
+        if not outcome.ray.true:
+            reason = Reason.ROLLING_OUT if available.true and not outcome.switched else Reason(outcome.ray.reason)
+            return Verdict(outcome.ray.state, reason, outcome.ray.message)
+        if application.state is not State.TRUE:
+            if application.reason in (Reason.DEPLOYING, Reason.NOT_DEPLOYED) and (rolling or available.true):
+                scaling = outcome.switched and self._scales()
+                return no(Reason.SCALING if scaling else Reason.ROLLING_OUT, application.message)
+            return Verdict(application.state, application.reason, application.message)
+        if not outcome.switched:
+            return no(Reason.ROLLING_OUT, "the new Ray cluster is not up in full; the old one answers")
+        if not router.true:
+            return Verdict(router.state, router.reason, router.message)
+        return self._all_there(outcome.wanted)
+
+    def _all_there(self, view: Serving) -> Verdict:
+        least = counts(self.place.application, ENGINE).least
+        needed = least if self.deployment.spec.autoscaling is None else min(least, 1)
+        there = running(view.engines)
+        if there < needed:
+            return no(Reason.REPLICAS_MISSING, self._counted(view))
+        if not there and not needed:
+            return yes(Reason.SCALED_TO_ZERO, "no engine runs, and none is asked for")
+        return yes(Reason.SERVING)
+
+    def _scales(self) -> bool:
+        """Whether Serve only adds or takes away replicas, and replaces none."""
+        application = self.outcome.wanted.application
+        if application is None or self.outcome.wanted.standing is not Standing.CURRENT:
+            return False
+        states = {deployment.status for deployment in application.deployments.values()}
+        return bool(states) and states <= _SCALING
+
+    def _at_rest(self, ready: Verdict) -> bool:
+        return ready.true or self.problem is not None or (self._suspend and self.outcome.stopped)
+
+    def _progress(self, generation: int, application: Verdict, ready: Verdict) -> str:
+        view = self.outcome.wanted
+        parts = (
+            generation,
+            ready.reason,
+            self.outcome.ray.reason,
+            application.reason,
+            running(view.engines),
+            running(view.gateways),
+            self.ready_gateways,
+            len(self.outcome.draining),
+        )
+        return "/".join(str(part) for part in parts)
+
+    def _progressing(self, ready: Verdict, application: Verdict, *, late: bool) -> Verdict:
+        if self._suspend:
+            return no(Reason.SUSPENDED) if self.outcome.stopped else yes(Reason.SUSPENDING, "streams end first")
+        if self.problem is not None:
+            return no(Reason(self.problem.reason), self.problem.message)
+        if ready.true:
+            return no(Reason.NEW_GENERATION_AVAILABLE)
+        if application.reason == Reason.APPLICATION_NAME_CONFLICT:
+            return no(Reason.APPLICATION_NAME_CONFLICT, application.message)
+        waits = self._waits_for()
+        if late:
+            seconds = self.deployment.spec.rollout.progress_deadline_seconds
+            said = f"nothing has moved for {seconds} s: {waits or ready.message or ready.reason}"
+            return no(Reason.PROGRESS_DEADLINE_EXCEEDED, said)
+        if waits:
+            return yes(Reason.INSUFFICIENT_CAPACITY, waits)
+        moving = ready.reason in (Reason.ROLLING_OUT, Reason.SCALING, Reason.DEPLOYING)
+        return yes(Reason(ready.reason) if moving else Reason.WAITING, ready.message or str(ready.reason))
+
+    def _waits_for(self) -> str:
+        """Returns what Serve says of replicas that fit nowhere."""
+        application = self.outcome.wanted.application
+        for deployment in application.deployments.values() if application else ():
+            if _UNSCHEDULED in deployment.message and running(deployment) < deployment.target:
+                return first_words(deployment.message)
+        return ""
+
+    def _degraded(self, ready: Verdict, application: Verdict, available: Verdict) -> Verdict:
+        if self.outcome.fight:
+            return yes(
+                Reason.DRIFT_FIGHT,
+                "somebody else changes the application again and again; find who else puts applications into this Ray. "
+                "It is set back three times in ten minutes, no more",
+            )
+        if not available.true or self._suspend:
+            return no(Reason.AS_ASKED)
+        if self.problem is not None or application.reason == Reason.DEPLOY_FAILED:
+            return yes(Reason.OLD_GENERATION_SERVING, "what serves is not what the spec asks for")
+        if ready.reason in (Reason.REPLICAS_MISSING, Reason.UNHEALTHY):
+            return yes(Reason.REPLICAS_MISSING, ready.message)
+        return no(Reason.AS_ASKED)
+
+    def _stalled(self, application: Verdict, progressing: Verdict) -> Verdict | None:
+        """What goes on only after somebody did something."""
+        if self._suspend:
+            return None
+        if self.problem is not None:
+            return yes(Reason(self.problem.reason), self.problem.message)
+        if self.outcome.ray.reason in (Reason.KUBERAY_NOT_INSTALLED, Reason.AUTH_FAILED):
+            return yes(Reason(self.outcome.ray.reason), self.outcome.ray.message)
+        if application.reason == Reason.APPLICATION_NAME_CONFLICT:
+            return yes(Reason.APPLICATION_NAME_CONFLICT, application.message)
+        if progressing.reason == Reason.PROGRESS_DEADLINE_EXCEEDED:
+            return yes(Reason.PROGRESS_DEADLINE_EXCEEDED, progressing.message)
+        return None
+
+
+def running(deployment: Deployment | None) -> int:
+    return 0 if deployment is None else deployment.running
+
+
+def first_words(*messages: str, limit: int = 512) -> str:
+    """Returns the first message that says something, as one line; of a traceback its last line, where the error is."""
+    for message in messages:
+        lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+        if lines:
+            said = lines[-1] if "Traceback" in message else " ".join(lines)
+            return said if len(said) <= limit else said[: limit - 1] + "…"
+    return ""

@@ -1,0 +1,248 @@
+"""Managed mode: a Ray cluster of the deployment's own, through KubeRay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_operator import children, conditions, names, notices, raycluster, serving
+from octavo_operator.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster
+from octavo_operator.clusters import Arrangement, arrange
+from octavo_operator.conditions import Reason, Verdict
+from octavo_operator.defaults import Defaults
+from octavo_operator.groups import bound
+from octavo_operator.memory import Memory
+from octavo_operator.observed import Cluster, Key, Observed, Reach, Resource
+from octavo_operator.outcome import Front, Outcome
+from octavo_operator.placement import Place, counts
+from octavo_operator.serving import Put, Serving, Standing
+from octavo_operator.spec_hash import spec_hash
+from octavo_operator.stopping import stop
+
+KUBERAY_COMMAND = (
+    "helm install kuberay-operator kuberay-operator --repo https://ray-project.github.io/kuberay-helm --version 1.5.0 "
+    "--namespace kuberay-system --create-namespace"
+)
+_NOTHING = Serving(Standing.UNREACHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """One plan's view of the deployment's clusters."""
+
+    resource: Resource
+    deployment: ServingDeployment
+    place: Place
+    observed: Observed
+    now: float
+    defaults: Defaults
+    memory: Memory
+
+    @property
+    def key(self) -> Key:
+        return self.resource.key
+
+    @property
+    def hash(self) -> str:
+        return spec_hash(self.deployment)
+
+    @property
+    def wanted_name(self) -> str:
+        return names.cluster(self.key, self.hash)
+
+    def decide(self, *, blocked: bool) -> Outcome:
+        """``blocked``: the spec names what does not exist, so nothing is touched."""
+        suspend = self.deployment.spec.suspend
+        service = self.observed.children.get(("Service", names.service(self.key)))
+        arrangement = arrange(
+            self.observed.clusters,
+            wanted_hash=self.hash,
+            wanted_name=self.wanted_name,
+            selected=children.selected_cluster(service) or self.memory.cluster,
+            strategy=self.deployment.spec.rollout.strategy,
+            suspend=suspend,
+            announced=self.memory.pending_hash == self.hash,
+        )
+        target, active = arrangement.target, arrangement.active
+        wanted = self._view(target)
+        switch = target is not None and active is not None and target is not active and self._is_up(target, wanted)
+        front = target if switch else active
+        put = serving.decide(
+            wanted,
+            self.memory,
+            self.resource.generation,
+            self.now,
+            same_cluster=target is not None and target is active and target.name == self.memory.cluster,
+        )
+        retried = target is not None and notices.retry_due(wanted, self.memory, self.now)
+        actions: list[Action] = []
+        events: list[Event] = []
+        draining: dict[str, float] = {}
+        if not blocked:
+            if not suspend:
+                steps = self._serve(arrangement, wanted, put, retried=retried, front=front)
+                actions += steps[0]
+                events += steps[1]
+            actions += self._unwanted()
+            if arrangement.announce and active is not None:
+                events.append(notices.interrupts(active.name, self.wanted_name))
+            if switch and active is not None and target is not None:
+                events.append(notices.switched(active.name, target.name))
+            draining = self._stop(arrangement, actions)
+        return Outcome(
+            ray=self._ray(arrangement, wanted),
+            wanted=wanted,
+            serving=wanted if front is target else self._view(front),
+            front=self._front(front),
+            actions=tuple(actions),
+            events=tuple(events),
+            pending_hash="" if suspend or blocked or (target is not None and front is target) else self.hash,
+            draining=draining,
+            corrections=put.corrections,
+            fight=put.fight,
+            retried=retried and not blocked,
+            stopped=suspend and not self.observed.clusters,
+        )
+
+    def _serve(
+        self, arrangement: Arrangement, wanted: Serving, put: Put, *, retried: bool, front: Cluster | None
+    ) -> tuple[list[Action], list[Event]]:
+        """What it takes that the wanted cluster exists, is right, and runs the application."""
+        actions: list[Action] = []
+        events: list[Event] = []
+        target, place = arrangement.target, self.place
+        if ("Secret", names.token_secret(self.key)) not in self.observed.children:
+            actions.append(CreateSecret(children.token_secret(self.resource), ("auth_token",)))
+        intended = raycluster.build(self.resource, self.deployment, place.application, self.hash, self.defaults, target)
+        if arrangement.create and self.observed.kuberay_installed:
+            actions.append(Apply(intended))
+            events.append(notices.cluster_created(self.wanted_name))
+        if target is not None:
+            if operations := raycluster.corrections(intended, target):
+                actions.append(PatchCluster(target.name, operations))
+                events.append(notices.child_corrected("RayCluster", target.name))
+            present = self._present(wanted)
+            groups = {
+                names.GATEWAY_GROUP: counts(place.application, GATEWAY),
+                names.ENGINE_GROUP: counts(place.application, ENGINE),
+            }
+            if operations := bound(target, groups, present):
+                actions.append(PatchCluster(target.name, operations))
+        selects = front.name if front is not None else self.wanted_name
+        for intent in (
+            children.service(self.resource, self.deployment, selects),
+            children.disruption_budget(self.resource, counts(place.application, ENGINE).least),
+            children.network_policy(self.resource, self.deployment, self.defaults),
+        ):
+            if intent is not None:
+                self._apply(intent, actions, events)
+        if target is not None:
+            put_actions, put_events = notices.put(self._address(target), place, wanted, put, retried=retried)
+            actions += put_actions
+            events += put_events
+        return actions, events
+
+    def _apply(self, intent: Mapping[str, Any], actions: list[Action], events: list[Event]) -> None:
+        kind, name = str(intent["kind"]), str(intent["metadata"]["name"])
+        live = self.observed.children.get((kind, name))
+        if children.is_right(intent, live):
+            return
+        actions.append(Apply(intent))
+        if live is not None and children.was_applied(intent, live):
+            events.append(notices.child_corrected(kind, name))
+
+    def _unwanted(self) -> list[Delete]:
+        """Returns the deletion of what the spec has no use for any more."""
+        engines = 0 if self.deployment.spec.suspend else counts(self.place.application, ENGINE).least
+        unwanted = []
+        if children.disruption_budget(self.resource, engines) is None:
+            unwanted.append(("policy/v1", "PodDisruptionBudget", names.disruption_budget(self.key)))
+        if not self.deployment.managed.network_policy:
+            unwanted.append(("networking.k8s.io/v1", "NetworkPolicy", names.network_policy(self.key)))
+        return [
+            Delete(version, kind, name, str(live["metadata"].get("uid", "")))
+            for version, kind, name in unwanted
+            if (live := self.observed.children.get((kind, name))) is not None
+        ]
+
+    def _stop(self, arrangement: Arrangement, actions: list[Action]) -> dict[str, float]:
+        """Adds the steps that stop what is to go; returns which clusters drain, and since when."""
+        draining: dict[str, float] = {}
+        for cluster in arrangement.stop:
+            since = self.memory.draining.get(cluster.name, self.now)
+            step = stop(
+                cluster,
+                self._view(cluster),
+                self.place,
+                self._address(cluster),
+                waited=self.now - since,
+                drain_seconds=self.deployment.spec.rollout.drain_seconds,
+                settle=cluster is not arrangement.active,
+                served=cluster.name in self.memory.draining
+                or (cluster.name == self.memory.cluster and bool(self.memory.config_hash)),
+            )
+            actions += step.actions
+            if step.draining:
+                draining[cluster.name] = since
+        return draining
+
+    def _is_up(self, target: Cluster, view: Serving) -> bool:
+        """Whether the new cluster can take all traffic at once: everything runs, and its pods are ready."""
+        engines, gateways = view.engines, view.gateways
+        if not view.settled or engines is None or gateways is None:
+            return False
+        application = self.place.application
+        least = counts(application, ENGINE).least
+        many = counts(application, GATEWAY).least
+        ready = int((target.document.get("status") or {}).get("readyWorkerReplicas") or 0)
+        return engines.running >= least and gateways.running >= many and ready >= least + many
+
+    def _present(self, view: Serving) -> Mapping[str, int] | None:
+        if not view.settled or view.engines is None or view.gateways is None:
+            return None
+        return {
+            names.ENGINE_GROUP: len(view.engines.replicas),
+            names.GATEWAY_GROUP: len(view.gateways.replicas),
+        }
+
+    def _ray(self, arrangement: Arrangement, wanted: Serving) -> Verdict:
+        if self.deployment.spec.suspend:
+            gone = not self.observed.clusters
+            return conditions.no(Reason.SUSPENDED if gone else Reason.SUSPENDING)
+        if not self.observed.kuberay_installed:
+            return conditions.no(
+                Reason.KUBERAY_NOT_INSTALLED, f"Kubernetes knows no RayCluster; install KubeRay: {KUBERAY_COMMAND}"
+            )
+        target = arrangement.target
+        if target is None:
+            going = [cluster.name for cluster in self.observed.clusters]
+            waits = arrangement.stop or any(cluster.deleting for cluster in self.observed.clusters)
+            said = f"waits until RayCluster {going[0]} is gone" if going and waits else "is being made"
+            return conditions.no(Reason.RAY_CLUSTER_PENDING, f"RayCluster {self.wanted_name} {said}")
+        reach = wanted.serve.reach if wanted.serve is not None else Reach.UNREACHABLE
+        if target.head_ready and reach is not Reach.UNREACHABLE:
+            return notices.reached(reach, wanted)
+        said = target.message or (wanted.serve.message if wanted.serve is not None else "")
+        if target.name == self.memory.cluster and self.memory.config_hash:
+            return conditions.unknown(
+                Reason.UNREACHABLE, f"the head of RayCluster {target.name} does not answer; {said}".rstrip("; ")
+            )
+        return conditions.no(
+            Reason.HEAD_NOT_READY, f"the head of RayCluster {target.name} is not ready; {said}".rstrip("; ")
+        )
+
+    def _view(self, cluster: Cluster | None) -> Serving:
+        if cluster is None:
+            return _NOTHING
+        answer = self.observed.serve.get(self._address(cluster))
+        return serving.look(answer, self.place, self.memory, self.resource.generation)
+
+    def _address(self, cluster: Cluster) -> str:
+        return self.defaults.dashboard_of(self.key, cluster.name)
+
+    def _front(self, cluster: Cluster | None) -> Front:
+        if cluster is None:
+            return Front()
+        version = str((cluster.document.get("spec") or {}).get("rayVersion") or "")
+        return Front(cluster.name, self._address(cluster), cluster.spec_hash, cluster.image, version)

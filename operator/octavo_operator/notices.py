@@ -1,0 +1,134 @@
+"""Events, in plain words that say what to do, and the steps that are told by one."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from octavo_api.serve_config import ENGINE
+from octavo_operator import conditions
+from octavo_operator.actions import Action, Event, PutApplication
+from octavo_operator.conditions import Condition, Reason, State, Type, Verdict
+from octavo_operator.memory import Memory
+from octavo_operator.observed import Reach
+from octavo_operator.outcome import DEPLOY_RETRY_S
+from octavo_operator.placement import Place, counts
+from octavo_operator.serving import Put, Serving, Standing, Why, config_hash
+
+NORMAL, WARNING = "Normal", "Warning"
+
+
+def cluster_created(name: str) -> Event:
+    return Event(NORMAL, "RayClusterCreated", f"RayCluster {name} is made")
+
+
+def child_corrected(kind: str, name: str) -> Event:
+    return Event(NORMAL, "DriftCorrected", f"{kind} {name} was changed by somebody else and is set back")
+
+
+def interrupts(old: str, new: str) -> Event:
+    return Event(
+        WARNING,
+        "InterruptingService",
+        f"this change needs a new Ray cluster: {old} is stopped, then {new} is made, and no request is answered "
+        "meanwhile. Edit back at once to keep it, or set rollout.strategy to NewCluster where there is room for both",
+    )
+
+
+def switched(old: str, new: str) -> Event:
+    return Event(NORMAL, "TrafficSwitched", f"requests go to RayCluster {new}; {old} ends its streams and is deleted")
+
+
+def put(
+    address: str, place: Place, view: Serving, decision: Put, *, retried: bool
+) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
+    """Returns the step that puts our application, where there is one, and what is said about it."""
+    if decision.why is None and not retried:
+        return (), ()
+    action = PutApplication(address, place.application, place.proxy_location)
+    return (action,), (_put_event(place, view, decision.why),)
+
+
+def _put_event(place: Place, view: Serving, why: Why | None) -> Event:
+    match why:
+        case Why.RESTORED:
+            return Event(NORMAL, "ServeConfigRestored", f"Ray Serve had lost application {place.name}; it is put again")
+        case Why.CORRECTED:
+            said = "left out" if view.standing is Standing.MISSING else "changed"
+            return Event(
+                NORMAL, "DriftCorrected", f"application {place.name} was {said} by somebody else and is set back"
+            )
+        case Why.APPLIED:
+            return _scaled(place, view) or Event(
+                NORMAL, "ServeConfigApplied", f"application {place.name} is put into Ray Serve"
+            )
+    return Event(NORMAL, "DeployRetried", f"application {place.name} failed to deploy and is tried again")
+
+
+def _scaled(place: Place, view: Serving) -> Event | None:
+    """Returns the event of a change that only scales engines."""
+    before = (view.application.config if view.application else None) or {}
+    if view.standing is not Standing.OTHER or _uncounted(before) != _uncounted(place.application):
+        return None
+    old, new = counts(before, ENGINE), counts(place.application, ENGINE)
+    return Event(NORMAL, "Scaled", f"engine replicas: {_range(old.least, old.most)} → {_range(new.least, new.most)}")
+
+
+def _range(least: int, most: int) -> str:
+    return str(least) if least == most or (least == 0 and most == 1) else f"{least} to {most}"
+
+
+def _uncounted(config: Mapping[str, Any]) -> str:
+    deployments = [
+        {name: value for name, value in item.items() if name != "autoscaling_config" or item.get("name") != ENGINE}
+        for item in config.get("deployments") or ()
+    ]
+    return config_hash({**config, "deployments": deployments})
+
+
+def reached(reach: Reach, view: Serving) -> Verdict:
+    """Says how a dashboard that answers stands."""
+    said = view.serve.message if view.serve is not None else ""
+    match reach:
+        case Reach.AUTH_FAILED:
+            return conditions.no(Reason.AUTH_FAILED, said or "Ray refuses the token")
+        case Reach.INCOMPATIBLE:
+            return conditions.no(Reason.INCOMPATIBLE_RAY, said)
+    return conditions.yes(Reason.HEAD_READY)
+
+
+def retry_due(view: Serving, memory: Memory, now: float) -> bool:
+    """Whether a failed deployment is to be tried again: in case the reason was not in the spec."""
+    failed = view.standing is Standing.CURRENT and view.application is not None
+    if not failed or view.application is None or view.application.status != "DEPLOY_FAILED":
+        return False
+    last = memory.last_error
+    return last is not None and last.reason == Reason.DEPLOY_FAILED and now - last.since >= DEPLOY_RETRY_S
+
+
+_WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
+    (Type.SPEC_VALID, State.FALSE): frozenset(
+        {Reason.INVALID_SPEC, Reason.SECRET_NOT_FOUND, Reason.CLAIM_NOT_FOUND, Reason.INCOMPATIBLE_RAY}
+    ),
+    (Type.RAY_CLUSTER_READY, State.FALSE): frozenset({Reason.KUBERAY_NOT_INSTALLED, Reason.AUTH_FAILED}),
+    (Type.APPLICATION_READY, State.FALSE): frozenset(
+        {Reason.DEPLOY_FAILED, Reason.UNHEALTHY, Reason.APPLICATION_NAME_CONFLICT}
+    ),
+    (Type.PROGRESSING, State.FALSE): frozenset({Reason.PROGRESS_DEADLINE_EXCEEDED}),
+    (Type.PROGRESSING, State.TRUE): frozenset({Reason.INSUFFICIENT_CAPACITY}),
+    (Type.DEGRADED, State.TRUE): frozenset({Reason.DRIFT_FIGHT}),
+}
+
+
+def of_conditions(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Event, ...]:
+    """Returns what is worth telling of the conditions that changed; nothing where none did."""
+    events: list[Event] = []
+    for condition in conditions.newly(before, after):
+        kind, reason = Type(condition.type), condition.reason
+        if reason in _WARNED.get((kind, condition.state), frozenset()):
+            events.append(Event(WARNING, str(reason), condition.message))
+        elif kind is Type.RAY_CLUSTER_READY and condition.state is State.UNKNOWN:
+            events.append(Event(WARNING, "RayUnreachable", condition.message))
+        elif kind is Type.READY and reason in (Reason.SERVING, Reason.SCALED_TO_ZERO):
+            events.append(Event(NORMAL, "RolloutComplete", f"generation {condition.generation} serves"))
+        elif kind is Type.PROGRESSING and reason == Reason.SUSPENDED:
+            events.append(Event(NORMAL, "Suspended", "nothing runs any more; set spec.suspend to false to serve again"))
+    return tuple(events)

@@ -1,0 +1,109 @@
+"""Where a deployment runs: its application's name and owner, its Ray's address, and what its replicas find there."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.serve_config import Bind, Placement, application
+from octavo_operator import names
+from octavo_operator.defaults import Defaults
+from octavo_operator.observed import Key
+
+ENGINE_CPUS, GATEWAY_CPUS, HEAD_CPUS = 2.0, 1.0, 1.0
+GIBIBYTE = 2**30
+ENGINE_MEMORY, GATEWAY_MEMORY, HEAD_MEMORY = 4 * GIBIBYTE, GIBIBYTE, 2 * GIBIBYTE
+"""Of one pod, where the spec does not say."""
+
+TLS_FOLDER = f"{names.SECRETS_FOLDER}/tls"
+API_KEYS_FOLDER = f"{names.SECRETS_FOLDER}/api-keys"
+TOKEN_FOLDER = f"{names.SECRETS_FOLDER}/hugging-face"
+
+
+class Mode(StrEnum):
+    MANAGED = "Managed"
+    EXTERNAL = "External"
+    LOCAL = "Local"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``application`` is what Serve is to run. ``address`` is the dashboard's, empty in managed mode: one a cluster."""
+
+    mode: Mode
+    application: Mapping[str, Any]
+    address: str = ""
+    proxy_location: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.application["name"])
+
+    @property
+    def owner(self) -> str:
+        return str(self.application["args"]["owner"])
+
+
+def place(key: Key, deployment: ServingDeployment, defaults: Defaults) -> Place:
+    if defaults.local is not None:
+        wanted = application(deployment, defaults.local.placement)
+        return Place(Mode.LOCAL, wanted, defaults.local.address)
+    if deployment.external is not None:
+        wanted = application(deployment, _external(key, deployment))
+        return Place(Mode.EXTERNAL, wanted, address_of(deployment.external.dashboard_url))
+    # Gateways listen themselves; Serve's own proxies would be a second, slower door on each node.
+    return Place(Mode.MANAGED, application(deployment, _managed(key, deployment)), proxy_location="Disabled")
+
+
+def address_of(dashboard_url: str) -> str:
+    return dashboard_url.rstrip("/")
+
+
+def _managed(key: Key, deployment: ServingDeployment) -> Placement:
+    endpoint = deployment.spec.endpoint
+    return Placement(
+        name=key.name,
+        owner=str(key),
+        bind=Bind.NODE,
+        http_port=endpoint.http.port,
+        grpc_port=endpoint.grpc.port,
+        engine_cpus=deployment.spec.resources.limits.cpu or ENGINE_CPUS,
+        gateway_cpus=deployment.spec.router.resources.limits.cpu or GATEWAY_CPUS,
+        engine_resources={names.ENGINE_RESOURCE: 1},
+        gateway_resources={names.GATEWAY_RESOURCE: 1},
+        tls_folder=TLS_FOLDER if endpoint.tls_secret_ref else None,
+        api_key_file=f"{API_KEYS_FOLDER}/keys" if endpoint.api_key_secret_ref else None,
+    )
+
+
+def _external(key: Key, deployment: ServingDeployment) -> Placement:
+    return Placement(
+        name=names.external_application(key),
+        owner=str(key),
+        bind=Bind.NODE,
+        http_port=0,
+        grpc_port=0,
+        engine_cpus=deployment.spec.resources.limits.cpu or ENGINE_CPUS,
+        gateway_cpus=deployment.spec.router.resources.limits.cpu or GATEWAY_CPUS,
+        route_prefix=f"/{key.namespace}/{key.name}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one deployment's replicas, as Serve is asked for them; ``surge`` is how many more may run during a roll."""
+
+    least: int
+    most: int
+    surge: int
+
+
+def counts(wanted: Mapping[str, Any], deployment: str) -> Counts:
+    """Reads them from the application, so that pods can never differ from what Serve asks for."""
+    (options,) = (item for item in wanted["deployments"] if item["name"] == deployment)
+    scaling = options["autoscaling_config"]
+    most = int(scaling["max_replicas"])
+    percent = int(options.get("max_surge_percent") or 0)
+    return Counts(int(scaling["min_replicas"]), most, math.ceil(most * percent / 100))

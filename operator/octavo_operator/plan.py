@@ -1,0 +1,88 @@
+"""The operator's decisions, pure: from what is wanted, what is seen and the time to what is done and said.
+
+Nothing is remembered but ``status``, so a plan made again says the same, and a restart of the operator changes nothing.
+Once what was asked for is there, a plan has no actions and its status is the one that stands.
+"""
+
+from collections.abc import Mapping
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.errors import ConfigurationError
+from octavo_operator import conditions, external, invalid, memory, notices, status
+from octavo_operator.actions import Plan
+from octavo_operator.conditions import Reason, Type, Verdict
+from octavo_operator.defaults import Defaults
+from octavo_operator.deletion import plan_deletion
+from octavo_operator.judgement import Judge
+from octavo_operator.managed import Managed
+from octavo_operator.observed import Observed, Reach, Resource
+from octavo_operator.placement import Mode, Place, place
+
+CHANGING_S = 2.0
+"""Until the next look while something changes."""
+BLOCKED_S = 10.0
+"""While somebody has to do something first: a missing Secret may come at any time."""
+STEADY_S = 30.0
+
+
+def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults) -> Plan:
+    """Decides one round. The caller adds jitter to ``delay``, and looks at once when something changes."""
+    if resource.deleted_at is not None:
+        return plan_deletion(resource, observed, now)
+    if observed.namespace_terminating:
+        # Nothing can be made here any more, and whatever is here goes with the namespace.
+        return Plan((), resource.status, (), STEADY_S)
+    try:
+        deployment = read(resource)
+    except ConfigurationError as error:
+        return invalid.plan_invalid(resource, observed, now, str(error), BLOCKED_S)
+    where = place(resource.key, deployment, defaults)
+    remembered = memory.read(resource.status)
+    problem = _problem(observed, where)
+    blocked = problem is not None
+    if where.mode is Mode.MANAGED:
+        decider = Managed(resource, deployment, where, observed, now, defaults, remembered)
+        # What a spec lacks to be served does not keep it from being stopped.
+        outcome = decider.decide(blocked=blocked and not deployment.spec.suspend)
+    else:
+        outcome = external.decide(
+            resource, where, observed, now, remembered, suspend=deployment.spec.suspend, blocked=blocked
+        )
+    judge = Judge(deployment, where, remembered, outcome, problem, observed.ready_gateways)
+    judged = judge.judge(resource.generation, now)
+    made = conditions.follow(remembered.conditions, judged.conditions, resource.generation, now)
+    return Plan(
+        actions=outcome.actions,
+        status=status.build(resource, deployment, where, remembered, outcome, made, judged.progress, now),
+        events=(*outcome.events, *notices.of_conditions(remembered.conditions, made)),
+        delay=_delay(judged.conditions, draining=bool(outcome.draining)),
+    )
+
+
+def read(resource: Resource) -> ServingDeployment:
+    """Reads the part of the document that users write; raises ``ConfigurationError``."""
+    fields = ("apiVersion", "kind", "metadata", "spec")
+    return ServingDeployment.read({name: resource.document[name] for name in fields if name in resource.document})
+
+
+def _problem(observed: Observed, where: Place) -> Verdict | None:
+    """Returns what the spec asks for and is not there."""
+    if observed.missing_secrets:
+        missing = ", ".join(observed.missing_secrets)
+        return conditions.no(Reason.SECRET_NOT_FOUND, f"create Secret {missing} in this namespace; the spec names it")
+    if observed.missing_claims:
+        missing = ", ".join(observed.missing_claims)
+        said = f"create PersistentVolumeClaim {missing} in this namespace; the spec names it"
+        return conditions.no(Reason.CLAIM_NOT_FOUND, said)
+    serve = observed.serve.get(where.address)
+    if serve is not None and serve.reach is Reach.INCOMPATIBLE:
+        return conditions.no(Reason.INCOMPATIBLE_RAY, serve.message)
+    return None
+
+
+def _delay(judged: Mapping[Type, Verdict], *, draining: bool) -> float:
+    if Type.STALLED in judged:
+        return BLOCKED_S
+    if judged[Type.PROGRESSING].true or draining:
+        return CHANGING_S
+    return STEADY_S

@@ -1,0 +1,146 @@
+"""The ``RayCluster`` of KubeRay 1.5 that a managed deployment runs on, and what is corrected in one that exists."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_operator import names, pods
+from octavo_operator.children import labels, owner_reference
+from octavo_operator.defaults import Defaults
+from octavo_operator.matching import covers
+from octavo_operator.observed import Cluster, Resource
+from octavo_operator.placement import Counts, counts
+from octavo_operator.spec_hash import digest
+
+TEMPLATE_ANNOTATION = f"{names.GROUP}/template-hash"
+"""On a RayCluster: the hash of everything but counts, as this version of the operator made it. Where another version
+made it differently its templates are left alone, so that an upgrade of the operator changes no pod."""
+
+_AUTOSCALER = {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "512Mi"}}
+
+
+def build(
+    resource: Resource,
+    deployment: ServingDeployment,
+    application: Mapping[str, Any],
+    spec_hash: str,
+    defaults: Defaults,
+    live: Cluster | None = None,
+) -> dict[str, Any]:
+    """Returns the whole object. An image that the spec leaves open is the ``live`` cluster's, where there is one."""
+    kept = live.image if live is not None else ""
+    image = deployment.managed.image or kept or defaults.image
+    version = _ray_version(live) or defaults.ray_version
+    name = names.cluster(resource.key, spec_hash)
+    on_pods = {**labels(resource.key), names.HASH_LABEL: spec_hash}
+    gateways, engines = counts(application, GATEWAY), counts(application, ENGINE)
+    spec: dict[str, Any] = {
+        "rayVersion": version,
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": _autoscaler(resource, deployment),
+        "headGroupSpec": pods.head_group(resource.key, deployment, image, on_pods),
+        "workerGroupSpecs": [
+            pods.gateway_group(resource.key, deployment, image, on_pods),
+            pods.engine_group(resource.key, deployment, image, on_pods),
+        ],
+    }
+    if deployment.managed.gcs_fault_tolerance is not None:
+        spec["gcsFaultToleranceOptions"] = deployment.managed.gcs_fault_tolerance
+    template = digest(spec)
+    for group, wanted in zip(spec["workerGroupSpecs"], (gateways, engines), strict=True):
+        least, most = bounds(wanted)
+        # Never ``replicas``: they are the autoscaler's.
+        group |= {"minReplicas": least, "maxReplicas": most}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {
+            "name": name,
+            "namespace": resource.key.namespace,
+            "labels": on_pods,
+            "annotations": {TEMPLATE_ANNOTATION: template},
+            "ownerReferences": [owner_reference(resource)],
+        },
+        "spec": spec,
+    }
+
+
+def bounds(wanted: Counts) -> tuple[int, int]:
+    """Returns a group's ``minReplicas`` and ``maxReplicas``: room for the pods that a roll adds for a while."""
+    return wanted.least, wanted.most + wanted.surge
+
+
+def corrections(intended: Mapping[str, Any], live: Cluster) -> tuple[Mapping[str, Any], ...]:
+    """Returns JSON Patch operations that set back what somebody changed, without counts; none where all is right."""
+    document = live.document
+    metadata = document.get("metadata") or {}
+    operations: list[Mapping[str, Any]] = []
+    references = intended["metadata"]["ownerReferences"]
+    if not all(any(covers(ours, theirs) for theirs in metadata.get("ownerReferences") or ()) for ours in references):
+        operations.append(_set("/metadata/ownerReferences", references))
+    made = (metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION)
+    if made == intended["metadata"]["annotations"][TEMPLATE_ANNOTATION]:
+        operations += _spec_corrections(intended["spec"], document.get("spec") or {})
+    return guarded(live, operations)
+
+
+def _spec_corrections(intended: Mapping[str, Any], live: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    operations = [
+        _set(f"/spec/{name}", value)
+        for name, value in intended.items()
+        if name != "workerGroupSpecs" and not covers(value, live.get(name))
+    ]
+    groups = group_indexes(live)
+    for group in intended["workerGroupSpecs"]:
+        if (found := groups.get(group["groupName"])) is None:
+            operations.append(_set("/spec/workerGroupSpecs/-", group))
+            continue
+        index, theirs = found
+        path = f"/spec/workerGroupSpecs/{index}"
+        wrong = [name for name in ("template", "rayStartParams") if not covers(group[name], theirs.get(name))]
+        if wrong:
+            operations.append(is_group(index, group["groupName"]))
+        operations += [_set(f"{path}/{name}", group[name]) for name in wrong]
+    return operations
+
+
+def group_indexes(spec: Mapping[str, Any]) -> dict[str, tuple[int, Mapping[str, Any]]]:
+    """Returns the worker groups with their positions, by name."""
+    return {group["groupName"]: (index, group) for index, group in enumerate(spec.get("workerGroupSpecs") or ())}
+
+
+def is_group(index: int, name: str) -> Mapping[str, Any]:
+    """Makes the whole patch fail where the groups have another order by now."""
+    return {"op": "test", "path": f"/spec/workerGroupSpecs/{index}/groupName", "value": name}
+
+
+def guarded(live: Cluster, operations: list[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Puts a test before ``operations`` that it is still the same object; nothing stays nothing."""
+    return ({"op": "test", "path": "/metadata/uid", "value": live.uid}, *operations) if operations else ()
+
+
+def _set(path: str, value: Any) -> Mapping[str, Any]:
+    """``add`` sets a member whether or not it exists (RFC 6902 §4.1)."""
+    return {"op": "add", "path": path, "value": value}
+
+
+def _ray_version(live: Cluster | None) -> str:
+    return "" if live is None else str((live.document.get("spec") or {}).get("rayVersion") or "")
+
+
+def _autoscaler(resource: Resource, deployment: ServingDeployment) -> dict[str, Any]:
+    """The sidecar runs the head's image: it needs the same token, and the same mounts where the user adds some."""
+    managed = deployment.managed
+    options: dict[str, Any] = {
+        "version": "v2",
+        "idleTimeoutSeconds": 60,
+        "env": pods.environment(resource.key, deployment, {}),
+        "resources": _AUTOSCALER,
+        "securityContext": dict(pods.SECURITY_CONTEXT),
+    }
+    if managed.image_pull_policy:
+        options["imagePullPolicy"] = managed.image_pull_policy
+    if managed.volume_mounts:
+        options["volumeMounts"] = managed.volume_mounts
+    return options

@@ -1,0 +1,171 @@
+"""The whole ``status``: what users, dashboards and the scale subresource read, and what the next plan remembers."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_api.deployment import ServingDeployment
+from octavo_operator import children, conditions
+from octavo_operator.conditions import Condition, Reason, Type
+from octavo_operator.judgement import running
+from octavo_operator.memory import LastError, Memory, rfc3339
+from octavo_operator.observed import Application, Key, Resource
+from octavo_operator.outcome import Outcome
+from octavo_operator.placement import Mode, Place
+from octavo_operator.serving import Serving, Standing
+
+MESSAGE_LIMIT = 1024
+
+
+def build(
+    resource: Resource,
+    deployment: ServingDeployment,
+    place: Place,
+    memory: Memory,
+    outcome: Outcome,
+    made: tuple[Condition, ...],
+    progress: str,
+    now: float,
+) -> dict[str, Any]:
+    engines = outcome.serving.engines if outcome.serving.ours else None
+    config_hash, config_generation = _config(resource, memory, outcome)
+    since = memory.progress_at if progress == memory.progress and memory.progress_at is not None else now
+    status: dict[str, Any] = {
+        "observedGeneration": resource.generation,
+        "conditions": documents(made, now),
+        "urls": _urls(resource.key, deployment, place, outcome),
+        "rayCluster": _ray_cluster(place, outcome),
+        "replicas": len(engines.replicas) if engines else _remembered(resource, outcome, "replicas"),
+        "readyReplicas": running(engines) if engines else _remembered(resource, outcome, "readyReplicas"),
+        "updatedReplicas": _updated(outcome.wanted),
+        "selector": selector(resource.key),
+        "configHash": config_hash,
+        "configGeneration": config_generation,
+        "applications": _applications(outcome.wanted) or _applications(outcome.serving),
+        "driftCorrections": [rfc3339(at) for at in outcome.corrections],
+        "progress": {"state": progress, "since": rfc3339(since)} if progress else None,
+        "lastError": _last_error(memory, outcome, made, now),
+    }
+    return {name: value for name, value in status.items() if value not in (None, "", {}, [])}
+
+
+def documents(made: tuple[Condition, ...], now: float) -> list[dict[str, Any]]:
+    return [
+        conditions.document(condition, rfc3339(now if condition.since is None else condition.since))
+        for condition in made
+    ]
+
+
+def selector(key: Key) -> str:
+    """Never empty: with an empty one a HorizontalPodAutoscaler refuses."""
+    return ",".join(f"{name}={value}" for name, value in children.engine_labels(key).items())
+
+
+def _config(resource: Resource, memory: Memory, outcome: Outcome) -> tuple[str | None, int | None]:
+    """Returns what Serve was seen to have from us, and of which generation; kept while Serve does not say.
+
+    Never what is only asked for: a put that fails must not look like one that somebody undid.
+    """
+    if outcome.switched and outcome.wanted.standing is Standing.CURRENT:
+        return outcome.wanted.config_hash, resource.generation
+    if outcome.stopped or not (outcome.front.name or outcome.front.address) or outcome.front.name != memory.cluster:
+        return None, None
+    return memory.config_hash or None, memory.config_generation or None
+
+
+def _remembered(resource: Resource, outcome: Outcome, field: str) -> int:
+    """A head that restarts takes no replica away: an autoscaler that reads a 0 meanwhile would add some."""
+    value = resource.status.get(field)
+    unreached = outcome.serving.standing is Standing.UNREACHED and outcome.front.name == _front_before(resource)
+    return value if isinstance(value, int) and unreached and not outcome.stopped else 0
+
+
+def _front_before(resource: Resource) -> str:
+    cluster = resource.status.get("rayCluster")
+    return str(cluster.get("name", "")) if isinstance(cluster, Mapping) else ""
+
+
+def _updated(view: Serving) -> int:
+    """Serve does not say which replicas are new: all count when it says that the roll is over, none before."""
+    return running(view.engines) if view.settled else 0
+
+
+def _urls(key: Key, deployment: ServingDeployment, place: Place, outcome: Outcome) -> dict[str, str]:
+    urls: dict[str, str | None] = {"dashboard": outcome.front.address}
+    if place.mode is Mode.MANAGED:
+        endpoint = deployment.spec.endpoint
+        scheme = "https" if endpoint.tls_secret_ref else "http"
+        host = f"{key.name}.{key.namespace}.svc"
+        urls |= {"http": f"{scheme}://{host}:{endpoint.http.port}/v1", "grpc": f"{host}:{endpoint.grpc.port}"}
+    elif (serve := outcome.serving.serve) is not None and outcome.serving.ours:
+        doors = {door.partition("://")[0]: door for door in reversed(serve.doors)}
+        prefix = str(place.application["route_prefix"]).rstrip("/")
+        proxied = f"{serve.proxy_url.rstrip('/')}{prefix}" if serve.proxy_url else None
+        http = proxied or doors.get("http") or doors.get("https")
+        urls |= {"http": f"{http}/v1" if http else None, "grpc": doors.get("grpc", "").removeprefix("grpc://")}
+    return {name: url for name, url in urls.items() if url}
+
+
+def _ray_cluster(place: Place, outcome: Outcome) -> dict[str, Any]:
+    front = outcome.front
+    found: dict[str, Any] = {
+        "name": front.name,
+        "mode": "Managed" if place.mode is Mode.MANAGED else "External",
+        "address": front.address,
+        "rayVersion": front.ray_version,
+        "image": front.image,
+        "activeHash": front.spec_hash,
+        "pendingHash": outcome.pending_hash,
+        "draining": [{"name": name, "since": rfc3339(at)} for name, at in sorted(outcome.draining.items())],
+    }
+    return {name: value for name, value in found.items() if value not in ("", [])}
+
+
+def _applications(view: Serving) -> list[dict[str, Any]]:
+    return [_application(view.application)] if view.application is not None and view.ours else []
+
+
+def _application(application: Application) -> dict[str, Any]:
+    return {
+        "name": application.name,
+        "status": application.status,
+        "message": cut(application.message),
+        "deployments": [
+            {
+                "name": deployment.name,
+                "status": deployment.status,
+                "replicas": dict(sorted(Counter(replica.state for replica in deployment.replicas).items())),
+            }
+            for _, deployment in sorted(application.deployments.items())
+        ],
+    }
+
+
+def _last_error(memory: Memory, outcome: Outcome, made: tuple[Condition, ...], now: float) -> dict[str, str] | None:
+    found = {condition.type: condition for condition in made}
+    wrong = next(
+        (
+            found[kind]
+            for kind, reason in (
+                (Type.APPLICATION_READY, Reason.DEPLOY_FAILED),
+                (Type.STALLED, None),
+            )
+            if kind in found and (reason is None or found[kind].reason == reason)
+        ),
+        None,
+    )
+    last = memory.last_error
+    if wrong is None:
+        if last is None or found[Type.READY].state is conditions.State.TRUE or outcome.stopped:
+            return None
+        return {"reason": last.reason, "message": last.message, "since": rfc3339(last.since)}
+    same: LastError | None = last if last is not None and last.reason == wrong.reason and not outcome.retried else None
+    return {
+        "reason": str(wrong.reason),
+        "message": cut(wrong.message),
+        "since": rfc3339(now if same is None else same.since),
+    }
+
+
+def cut(message: str) -> str:
+    return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
