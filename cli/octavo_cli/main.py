@@ -10,6 +10,7 @@ from octavo_api.errors import StartupError
 _COMMANDS = {
     "up": "Serve a model on this machine.",
     "chat": "Talk to a running endpoint.",
+    "operator": "Run the Kubernetes operator.",
     "version": "Print the version.",
 }
 

@@ -1,0 +1,16 @@
+"""Several calls at once."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Returns all results in order; the first failure cancels the rest and is raised as it is, in no group."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,80 @@
+"""Kubernetes Events on a deployment; equal ones within ten minutes are one with a count."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from octavo_operator import kinds, names
+from octavo_operator.actions import Event
+from octavo_operator.observed import Resource
+
+WINDOW_S = 600.0
+_MESSAGE_LENGTH = 1024
+_MOST_REMEMBERED = 4096
+
+
+@dataclass(slots=True)
+class _Seen:
+    first: float
+    last: float
+    count: int
+
+
+class EventLog:
+    """Counts repeats. What it remembers may be lost: a restart of the operator then starts a new Event."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        """Unix time."""
+        self._seen: dict[tuple[str, Event], _Seen] = {}
+
+    def document(self, resource: Resource, event: Event) -> dict[str, Any]:
+        """Counts ``event`` and returns the core/v1 Event to apply, the same object for a repeat.
+
+        Applied by server-side apply under a name made of what it says: no right to read Events is needed.
+        """
+        now = self._now()
+        seen = self._seen.get((resource.uid, event))
+        if seen is None or now - seen.first >= WINDOW_S:
+            self._forget(now)
+            seen = self._seen[resource.uid, event] = _Seen(first=now, last=now, count=0)
+        seen.last = now
+        seen.count += 1
+        identity = "\0".join((resource.uid, event.type, event.reason, event.message, repr(seen.first)))
+        return {
+            "apiVersion": kinds.EVENT.api_version,
+            "kind": kinds.EVENT.kind,
+            "metadata": {
+                "name": f"{resource.key.name}.{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}",
+                "namespace": resource.key.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": kinds.SERVING_DEPLOYMENT.api_version,
+                "kind": kinds.SERVING_DEPLOYMENT.kind,
+                "namespace": resource.key.namespace,
+                "name": resource.key.name,
+                "uid": resource.uid,
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:_MESSAGE_LENGTH],
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": names.FIELD_MANAGER,
+            "firstTimestamp": _rfc3339(seen.first),
+            "lastTimestamp": _rfc3339(seen.last),
+            "count": seen.count,
+        }
+
+    def _forget(self, now: float) -> None:
+        if len(self._seen) >= _MOST_REMEMBERED:
+            old = sorted(self._seen, key=lambda key: self._seen[key].first)[: _MOST_REMEMBERED // 2]
+            for key in old:
+                del self._seen[key]
+        for key in [key for key, seen in self._seen.items() if now - seen.first >= WINDOW_S]:
+            del self._seen[key]
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,110 @@
+"""kopf: its watches feed the queue. It stores nothing on any object: no finalizer, no annotation, no status."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import kopf
+from kubernetes.aio.client.rest import RESTClientObject
+
+from octavo_operator import kinds, names
+from octavo_operator.kinds import Kind
+from octavo_operator.kube_api import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, load_configuration
+from octavo_operator.observed import Key
+from octavo_operator.watches import Watches, session
+
+WATCHED_CHILDREN = (kinds.RAY_CLUSTER, kinds.SERVICE, kinds.DISRUPTION_BUDGET, kinds.ENDPOINT_SLICE)
+"""Of EndpointSlices those that Kubernetes makes for our Services: they carry the Service's labels."""
+WATCHED: tuple[Kind, ...] = (kinds.SERVING_DEPLOYMENT, *WATCHED_CHILDREN)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """Seconds; tests shorten them."""
+
+    server_timeout: float = 300
+    client_timeout: float = 310
+    inactivity_timeout: float = 70
+    """Bookmarks come every minute, so a longer silence is a dead connection."""
+    reconnect_backoff: float = 0.1
+    error_backoffs: tuple[float, ...] = (1, 1, 2, 3, 5, 8, 13, 21)
+
+
+def settings(times: WatchTimes) -> kopf.OperatorSettings:
+    chosen = kopf.OperatorSettings()
+    chosen.watching.server_timeout = times.server_timeout
+    chosen.watching.client_timeout = times.client_timeout
+    chosen.watching.connect_timeout = CONNECT_TIMEOUT_S
+    chosen.watching.inactivity_timeout = times.inactivity_timeout
+    chosen.watching.reconnect_backoff = times.reconnect_backoff
+    chosen.watching.chunk_size = 500
+    for kind in WATCHED_CHILDREN:
+        # Filtered by the server: what is not ours costs neither memory nor a look.
+        chosen.watching.label_selectors[kind.group, kind.plural] = names.DEPLOYMENT_LABEL
+    chosen.networking.request_timeout = REQUEST_TIMEOUT_S
+    chosen.networking.connect_timeout = CONNECT_TIMEOUT_S
+    chosen.networking.error_backoffs = times.error_backoffs
+    chosen.queueing.worker_limit = 50
+    chosen.queueing.exit_timeout = 0.1
+    # A kind that comes or goes is seen by the supervisor: no right to read all kinds and namespaces is needed.
+    chosen.scanning.disabled = True
+    chosen.peering.standalone = True
+    chosen.posting.enabled = False
+    chosen.posting.loggers = False
+    # kopf may end and be started again in this process, which must not be killed for it.
+    chosen.process.ultimate_exiting_timeout = None
+    return chosen
+
+
+def watch_names(kinds_served: Sequence[Kind], namespaces: Sequence[str]) -> list[str]:
+    """Returns the watches that kopf keeps, as ``Watches`` names them."""
+    if not namespaces:
+        return [kind.plural for kind in kinds_served]
+    return [f"{kind.plural}/{namespace}" for kind in kinds_served for namespace in namespaces]
+
+
+def registry(
+    kinds_served: Sequence[Kind], changed: Callable[[Key], None], own: Callable[[Key, str], bool], watches: Watches
+) -> kopf.OperatorRegistry:
+    """Returns handlers that say ``changed`` for every event but those of ``own`` status writes."""
+    found = kopf.OperatorRegistry()
+
+    async def resource_event(
+        *, meta: Mapping[str, Any], namespace: str | None, name: str, type: str | None, **_: Any
+    ) -> None:
+        key = Key(namespace or "", name)
+        if type != "MODIFIED" or not own(key, str(meta.get("resourceVersion"))):
+            changed(key)
+
+    async def child_event(*, labels: Mapping[str, str], namespace: str | None, **_: Any) -> None:
+        changed(Key(namespace or "", labels[names.DEPLOYMENT_LABEL]))
+
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return await _session(watches)
+
+    kopf.on.login(registry=found)(login)
+    for kind in kinds_served:
+        if kind == kinds.SERVING_DEPLOYMENT:
+            kopf.on.event(kind.group, kind.version, kind.plural, registry=found)(resource_event)
+        else:
+            labels = {names.DEPLOYMENT_LABEL: kopf.PRESENT}
+            kopf.on.event(kind.group, kind.version, kind.plural, labels=labels, registry=found)(child_event)
+    return found
+
+
+async def _session(watches: Watches) -> kopf.AiohttpSession:
+    """Logs kopf in as the rest of the operator is: with the same configuration, read afresh."""
+    configuration = await load_configuration()
+    ssl_context = RESTClientObject(configuration).ssl_context
+    token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    headers = {"User-Agent": "octavo-operator", **({"Authorization": token} if token else {})}
+    connector = aiohttp.TCPConnector(limit=0, ssl=ssl_context)
+    options = {"proxy": configuration.proxy, "trust_env": True}
+    logging.getLogger(__name__).debug("logging in at %s", configuration.host)
+    return kopf.AiohttpSession(
+        server=configuration.host,
+        default_namespace=None,
+        aiohttp_session=session(watches, connector=connector, headers=headers, **options),
+    )

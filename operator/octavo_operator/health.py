@@ -1,0 +1,97 @@
+"""``/healthz`` and ``/metrics``. Red means that a restart would help, not that Ray or Kubernetes is away."""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from aiohttp import web
+
+from octavo_operator.metrics import Metrics
+from octavo_operator.queue import WorkQueue
+from octavo_operator.watches import Watches
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds from which on silence is deafness."""
+
+    watch_s: float = 240.0
+    """A watch that hears nothing reconnects after 70 s; retries of a failing list come within 60 s."""
+    queue_s: float = 420.0
+    """A look is given up after 300 s."""
+
+
+def troubles(watches: Watches, queue: WorkQueue, limits: Limits) -> list[str]:
+    """Returns one line for each thing that a restart would mend."""
+    found = [
+        f"watch of {name} has been silent for {age:.0f} s"
+        for name, age in sorted(watches.ages().items())
+        if age > limits.watch_s
+    ]
+    if (lag := queue.lag()) > limits.queue_s:
+        found.append(f"the work queue has been stuck for {lag:.0f} s")
+    return found
+
+
+class HealthServer:
+    """Serves both on their ports, on one where they are equal; port 0 takes a free one."""
+
+    def __init__(
+        self,
+        watches: Watches,
+        queue: WorkQueue,
+        metrics: Metrics,
+        *,
+        health_port: int,
+        metrics_port: int,
+        limits: Limits,
+        host: str = "",
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._watches = watches
+        self._queue = queue
+        self._metrics = metrics
+        self._limits = limits
+        self._ready = ready
+        self._host = host or None
+        routes = {health_port: [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]}
+        routes.setdefault(metrics_port, []).append(web.get("/metrics", self._render))
+        self._routes = routes
+        self._stack = AsyncExitStack()
+        self.ports: dict[int, int] = {}
+        """The port that was bound for each that was asked for."""
+
+    async def __aenter__(self) -> Self:
+        """Raises ``OSError`` where a port is taken."""
+        async with AsyncExitStack() as stack:
+            for port, routes in self._routes.items():
+                app = web.Application()
+                app.add_routes(routes)
+                runner = web.AppRunner(app, access_log=None)
+                await runner.setup()
+                stack.push_async_callback(runner.cleanup)
+                site = web.TCPSite(runner, self._host, port)
+                await site.start()
+                self.ports[port] = runner.addresses[0][1]
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        found = troubles(self._watches, self._queue, self._limits)
+        return web.Response(status=500 if found else 200, text="\n".join(found) or "ok")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._ready()
+        return web.Response(status=200 if ready else 503, text="ok" if ready else "the watches have not started")
+
+    async def _render(self, _: web.Request) -> web.Response:
+        self._metrics.queue_depth.set(len(self._queue))
+        self._metrics.queue_lag.set(self._queue.lag())
+        self._metrics.watch_age.clear()
+        for name, age in self._watches.ages().items():
+            self._metrics.watch_age.labels(name).set(age)
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -1,0 +1,61 @@
+"""Where the API server keeps the kinds that the operator reads and writes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_api.deployment import KIND
+from octavo_operator import names
+from octavo_operator.kube_errors import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``group`` is empty for the core kinds."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """Path of the kind's version, where discovery lists what it serves."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """Path of one object, or of all where no name is given; of all namespaces where none is."""
+        parts = [self.root, *(["namespaces", namespace] if namespace else []), self.plural, name, subresource]
+        return "/".join(part for part in parts if part)
+
+
+SERVING_DEPLOYMENT = Kind(names.GROUP, names.VERSION, names.PLURAL, KIND)
+RAY_CLUSTER = Kind("ray.io", "v1", "rayclusters", "RayCluster")
+SERVICE = Kind("", "v1", "services", "Service")
+SECRET = Kind("", "v1", "secrets", "Secret")
+CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+EVENT = Kind("", "v1", "events", "Event")
+DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+ENDPOINT_SLICE = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+
+LISTED_CHILDREN = (SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY)
+"""Found by label. RayClusters are too, apart, because their kind may be missing; Secrets are read by name only."""
+
+_WRITTEN = {(kind.api_version, kind.kind): kind for kind in (RAY_CLUSTER, SECRET, *LISTED_CHILDREN)}
+
+
+def kind_of(api_version: str, kind: str) -> Kind:
+    """Returns one of the kinds that the operator writes; raises ``Rejected`` for others."""
+    try:
+        return _WRITTEN[api_version, kind]
+    except KeyError:
+        raise Rejected(f"{kind} of {api_version} is not a kind that the operator writes") from None
+
+
+def kind_of_document(document: Mapping[str, Any]) -> Kind:
+    return kind_of(str(document.get("apiVersion")), str(document.get("kind")))

@@ -1,0 +1,87 @@
+"""The operator's own metrics, in a registry of their own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from octavo_operator.observed import Key, Observed, Reach
+
+_DRIFT_REASONS = ("DriftCorrected", "ServeConfigRestored")
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """All names start with ``octavo_operator_``."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"namespace": "octavo_operator", "registry": self.registry}
+        self._reconciles = Counter(
+            "reconcile_total", "Looks at a deployment, by result: ok, gone, or why it failed.", ["result"], **common
+        )
+        self._seconds = Histogram("reconcile_duration_seconds", "Of one look.", buckets=_BUCKETS, **common)
+        self._ready = Gauge(
+            "resource_ready",
+            "1 where the deployment's condition Ready is True, else 0.",
+            ["resource_namespace", "name"],
+            **common,
+        )
+        self._conditions = Gauge(
+            "resource_condition",
+            "1 for what each condition of a deployment says now; nothing for what it does not say.",
+            ["resource_namespace", "name", "type", "status", "reason"],
+            **common,
+        )
+        self._said: dict[Key, set[tuple[str, ...]]] = {}
+        """Label values of the conditions' series, of each deployment."""
+        self._ray_errors = Counter(
+            "ray_api_errors_total", "Reads of a Ray dashboard that failed, by how.", ["reach"], **common
+        )
+        self._drift = Counter("drift_corrections_total", "Times that somebody else's change was undone.", **common)
+        self.queue_depth = Gauge("queue_depth", "Deployments due or being looked at.", **common)
+        self.queue_lag = Gauge("queue_lag_seconds", "Age of the look that runs or waits longest.", **common)
+        self.watch_age = Gauge(
+            "watch_age_seconds", "Since the last sign of life of a watch, by what it watches.", ["resource"], **common
+        )
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        self._reconciles.labels(result).inc()
+        self._seconds.observe(seconds)
+
+    def observed(self, observed: Observed) -> None:
+        for serve in observed.serve.values():
+            if serve.reach is not Reach.OK:
+                self._ray_errors.labels(serve.reach.value).inc()
+
+    def event(self, reason: str) -> None:
+        if reason in _DRIFT_REASONS:
+            self._drift.inc()
+
+    def status(self, key: Key, status: Mapping[str, Any]) -> None:
+        conditions = status.get("conditions") or ()
+        ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+        self._ready.labels(key.namespace, key.name).set(ready)
+        said: set[tuple[str, ...]] = {
+            (*key, str(c.get("type")), str(c.get("status")), str(c.get("reason"))) for c in conditions
+        }
+        self._say(key, said)
+
+    def forget(self, key: Key) -> None:
+        self._say(key, set())
+        del self._said[key]
+        try:
+            self._ready.remove(key.namespace, key.name)
+        except KeyError:
+            return
+
+    def _say(self, key: Key, said: set[tuple[str, ...]]) -> None:
+        for labels in self._said.get(key, set()) - said:
+            self._conditions.remove(*labels)
+        for labels in said:
+            self._conditions.labels(*labels).set(1)
+        self._said[key] = said
+
+    def render(self) -> bytes:
+        """Returns Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,122 @@
+"""The operator's command line; each option also has an environment variable, which the chart sets."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from octavo_api.errors import ConfigurationError
+from octavo_operator.defaults import Defaults
+
+RAY_VERSION = "2.60.0"
+"""The Ray that this version of Octavo is made for; patch versions may differ."""
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    image: str = ""
+    namespaces: tuple[str, ...] = ()
+    """None for all."""
+    workers: int = 4
+    log_level: str = "info"
+    log_format: str = "json"
+    health_port: int = 8080
+    metrics_port: int = 8081
+    resync_seconds: float = 600.0
+    operator_namespace: str = ""
+    operator_labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def defaults(self) -> Defaults:
+        return Defaults(
+            image=self.image,
+            ray_version=RAY_VERSION,
+            operator_namespace=self.operator_namespace,
+            operator_labels=self.operator_labels,
+        )
+
+
+def read(
+    arguments: Sequence[str], environ: Mapping[str, str] = os.environ, *, program: str = "octavo operator"
+) -> Options:
+    """Raises ``ConfigurationError``; ends the process where help is asked for or an argument is unknown."""
+    parser = _parser(environ, program)
+    found = parser.parse_args(arguments)
+    namespaces = found.namespace or _words(environ.get("OCTAVO_NAMESPACES", ""))
+    if found.all_namespaces and found.namespace:
+        raise ConfigurationError("--namespace and --all-namespaces exclude each other")
+    return Options(
+        image=_required("--image", found.image),
+        namespaces=() if found.all_namespaces else tuple(dict.fromkeys(namespaces)),
+        workers=_number("--workers", found.workers, 1, 256),
+        log_level=_one_of("--log-level", found.log_level, _LEVELS),
+        log_format=_one_of("--log-format", found.log_format, ("json", "text")),
+        health_port=_number("--health-port", found.health_port, 0, 65535),
+        metrics_port=_number("--metrics-port", found.metrics_port, 0, 65535),
+        resync_seconds=_number("--resync-seconds", found.resync_seconds, 1, 86400),
+        operator_namespace=found.operator_namespace,
+        operator_labels=_labels(found.operator_labels),
+    )
+
+
+def _parser(environ: Mapping[str, str], program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Reconciles ServingDeployments: RayClusters through KubeRay, applications through Ray Serve.",
+        epilog="An option that is not given is taken from the variable OCTAVO_OPTION, like OCTAVO_LOG_LEVEL.",
+        allow_abbrev=False,
+    )
+
+    def option(name: str, default: str, description: str) -> None:
+        variable = f"OCTAVO_{name.replace('-', '_').upper()}"
+        parser.add_argument(f"--{name}", default=environ.get(variable, default), help=description)
+
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="serve this namespace only; may be repeated (OCTAVO_NAMESPACES: several with commas)",
+    )
+    parser.add_argument("--all-namespaces", action="store_true", help="serve all namespaces, the default")
+    option("image", "", "image of head, gateways and engines, where a ServingDeployment names none; required")
+    option("workers", "4", "deployments looked at at once (4)")
+    option("log-level", "info", f"{', '.join(_LEVELS)} (info)")
+    option("log-format", "text" if sys.stderr.isatty() else "json", "json or text (text on a terminal)")
+    option("health-port", "8080", "port of /healthz and /readyz (8080)")
+    option("metrics-port", "8081", "port of /metrics (8081)")
+    option("resync-seconds", "600", "every deployment is looked at that often, whatever happens (600)")
+    option("operator-namespace", "", "where the operator's own pod is, for NetworkPolicies")
+    option("operator-labels", "", "labels of the operator's own pod, KEY=VALUE with commas between them")
+    return parser
+
+
+def _words(value: str) -> list[str]:
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def _required(name: str, value: str) -> str:
+    if not value:
+        raise ConfigurationError(f"{name}: required, not given; name an image with Octavo and Ray {RAY_VERSION}")
+    return value
+
+
+def _number(name: str, value: str, least: int, most: int) -> int:
+    if not value.isdecimal() or not least <= int(value) <= most:
+        raise ConfigurationError(f"{name}: got {value!r}, allowed: {least} to {most}")
+    return int(value)
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise ConfigurationError(f"{name}: got {value!r}, allowed: {', '.join(allowed)}")
+    return value
+
+
+def _labels(value: str) -> dict[str, str]:
+    pairs = [word.partition("=") for word in _words(value)]
+    if wrong := [key for key, sign, _ in pairs if not sign or not key]:
+        raise ConfigurationError(f"--operator-labels: got {wrong[0]!r}, allowed: KEY=VALUE")
+    return {key: label for key, _, label in pairs}

@@ -1,0 +1,156 @@
+"""One look at one deployment: observe → plan → act → say so. Nothing is kept that a restart would miss."""
+
+import logging
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from octavo_operator.act import act
+from octavo_operator.actions import Event, Plan
+from octavo_operator.backoff import Backoff
+from octavo_operator.defaults import Defaults
+from octavo_operator.events import EventLog
+from octavo_operator.kube import Kube
+from octavo_operator.kube_errors import Conflict, KubeError, NamespaceTerminating
+from octavo_operator.metrics import Metrics
+from octavo_operator.observe import observe
+from octavo_operator.observed import Key, Observed, Resource
+from octavo_operator.serve import ServeClient
+from octavo_operator.serve_errors import ServeError
+
+_log = logging.getLogger(__name__)
+
+_JITTERED_FROM_S, _JITTER = 10.0, 0.1
+"""Regular looks are spread, so that they do not all come at once; short waits are kept as planned."""
+
+
+class Planner(Protocol):
+    def __call__(self, resource: Resource, observed: Observed, now: float, defaults: Defaults) -> Plan:
+        """Pure."""
+
+
+class Clock(Protocol):
+    def time(self) -> float:
+        """Returns Unix time."""
+
+    def monotonic(self) -> float:
+        """Returns seconds that never go back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    delay: float
+    result: str
+    """``ok``, ``gone`` or the reason of what failed: a label of the metric."""
+
+
+class Reconciler:
+    """Does what the plan of a deployment asks for. ``plan`` is ``octavo_operator.plan.plan``."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        serve: ServeClient,
+        clock: Clock,
+        defaults: Defaults,
+        *,
+        plan: Planner,
+        metrics: Metrics | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._kube = kube
+        self._serve = serve
+        self._clock = clock
+        self._defaults = defaults
+        self._plan = plan
+        self._metrics = metrics or Metrics()
+        self._rng = rng or random.Random()
+        self._backoff = Backoff(rng=self._rng)
+        self._events = EventLog(clock.time)
+        self._written: dict[Key, str] = {}
+
+    def wrote(self, key: Key, resource_version: str) -> bool:
+        """Whether this version of the deployment is the one that the last status write made: no news."""
+        return self._written.get(key) == resource_version
+
+    async def reconcile(self, key: Key) -> float:
+        """Returns the seconds until the next look, ``math.inf`` where the deployment is gone. Never raises for trouble
+        with Kubernetes or Ray: that is logged, counted and tried again, later and later."""
+        began = self._clock.monotonic()
+        try:
+            outcome = await self._round(key)
+        except KubeError as error:
+            outcome = self._failed(key, error, error.retry_after)
+        except ServeError as error:
+            outcome = self._failed(key, error, None)
+        self._metrics.reconciled(outcome.result, self._clock.monotonic() - began)
+        return outcome.delay
+
+    async def _round(self, key: Key) -> _Outcome:
+        resource = await self._kube.get_resource(key)
+        if resource is None:
+            return self._forget(key)
+        observed = await observe(self._kube, self._serve, resource, self._defaults)
+        self._metrics.observed(observed)
+        plan = self._planned(resource, observed)
+        failure: KubeError | ServeError | None = None
+        after: Resource | None = resource
+        try:
+            after = await act(self._kube, self._serve, resource, plan.actions)
+        except NamespaceTerminating:
+            plan = self._planned(resource, replace(observed, namespace_terminating=True))
+            after = await act(self._kube, self._serve, resource, plan.actions)
+        except Conflict:
+            raise  # what was planned on is out of date, and so is the status
+        except (KubeError, ServeError) as error:
+            failure = error
+        if after is None:
+            await self._tell(resource, plan.events)
+            return self._forget(key)
+        if failure is not None:
+            # What follows from the failed action is not so; what was observed before is.
+            await self._write_status(after, plan.status)
+            await self._tell(after, (Event("Warning", failure.reason, failure.message),))
+            retry_after = failure.retry_after if isinstance(failure, KubeError) else None
+            return self._failed(key, failure, retry_after)
+        await self._tell(after, plan.events)
+        await self._write_status(after, plan.status)
+        self._backoff.reset(key)
+        return _Outcome(self._spread(plan.delay), "ok")
+
+    def _planned(self, resource: Resource, observed: Observed) -> Plan:
+        return self._plan(resource, observed, self._clock.time(), self._defaults)
+
+    async def _write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
+        if resource.status != status:
+            written = await self._kube.patch_status(resource, status)
+            self._written[resource.key] = written.resource_version
+        self._metrics.status(resource.key, status)
+
+    async def _tell(self, resource: Resource, events: tuple[Event, ...]) -> None:
+        """Events are for people to read: one that cannot be written stops nothing."""
+        for event in events:
+            self._metrics.event(event.reason)
+            _log.info("%s: %s", event.reason, event.message, extra={"deployment": str(resource.key)})
+            try:
+                await self._kube.apply_event(resource.key.namespace, self._events.document(resource, event))
+            except KubeError as error:
+                _log.info("no event written: %s", error.message, extra={"deployment": str(resource.key)})
+
+    def _failed(self, key: Key, error: KubeError | ServeError, retry_after: float | None) -> _Outcome:
+        level = logging.DEBUG if isinstance(error, Conflict) else logging.WARNING
+        _log.log(level, "%s: %s", error.reason, error.message, extra={"deployment": str(key)})
+        return _Outcome(max(self._backoff.next(key), retry_after or 0.0), error.reason)
+
+    def _forget(self, key: Key) -> _Outcome:
+        self._backoff.reset(key)
+        self._written.pop(key, None)
+        self._metrics.forget(key)
+        return _Outcome(math.inf, "gone")
+
+    def _spread(self, delay: float) -> float:
+        if delay < _JITTERED_FROM_S:
+            return delay
+        return delay * self._rng.uniform(1 - _JITTER, 1 + _JITTER)

@@ -1,0 +1,51 @@
+"""What can go wrong at a Ray dashboard. Messages are this operator's own words: no foreign body is echoed."""
+
+from octavo_operator.observed import Reach
+
+
+class ServeError(Exception):
+    """``reach`` says how far the operator got; ``reason`` is for Events."""
+
+    reach = Reach.UNREACHABLE
+    reason = "RayUnreachable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Unreachable(ServeError):
+    """No answer, a server error, no answer in time, or an answer that is not Serve's."""
+
+
+class AuthFailed(ServeError):
+    reach = Reach.AUTH_FAILED
+    reason = "RayAuthFailed"
+
+
+class Incompatible(ServeError):
+    """No Serve in this Ray, or another version."""
+
+    reach = Reach.INCOMPATIBLE
+    reason = "RayIncompatible"
+
+
+class Refused(ServeError):
+    """Serve took the request for wrong: putting the same again changes nothing."""
+
+    reach = Reach.OK
+    reason = "ServeConfigRefused"
+
+
+class NameConflict(ServeError):
+    """An application of this name is there and belongs to someone else."""
+
+    reach = Reach.OK
+    reason = "ApplicationNameConflict"
+
+
+class NotKeepable(ServeError):
+    """Another application's configuration is not known now, so that a PUT would lose it; it is tried again."""
+
+    reach = Reach.OK
+    reason = "ServeBusy"

@@ -1,0 +1,128 @@
+"""Reads Serve's details, what ``GET /api/serve/applications/`` answers, into ``observed`` types.
+
+One implementation for the operator, which gets JSON, and for ``octavo up``, which gets Ray's own objects.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.observed import Application, Deployment, Replica
+
+_OWN_ERROR = re.compile(r"^(?:\w+\.)*octavo_\w+(?:\.\w+)*\.\w+: (?P<message>.*)", re.MULTILINE | re.DOTALL)
+_LAST_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit)\w*(?:: .*)?$", re.MULTILINE)
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<module>octavo_[\w.]+)'")
+_ADDRESS = re.compile(r"(?:https?|grpcs?)://(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]{1,253}):[0-9]{1,5}")
+_MOST_DOORS = 64
+_MOST_REPLICAS = 4096
+_MESSAGE_LENGTH = 16384
+
+DECLARATIVE = "declarative"
+
+
+def read_application(details: Mapping[str, Any], name: str) -> Application | None:
+    """Picks one application out of Serve's details, None where it is not there."""
+    found = (details.get("applications") or {}).get(name)
+    if found is None:
+        return None
+    return Application(
+        name=name,
+        status=word(found.get("status")),
+        message=_text(found.get("message")),
+        config=found.get("deployed_app_config"),
+        deployments={
+            deployment: _deployment(deployment, state) for deployment, state in (found.get("deployments") or {}).items()
+        },
+    )
+
+
+def error_of(application: Application) -> str:
+    """Returns what went wrong in one message, found in the tracebacks that Serve reports; its status where nothing."""
+    messages = [d.message for d in application.deployments.values() if d.message and "Error" in d.message]
+    return next((found for text in [*messages, application.message] if (found := cause(text))), application.status)
+
+
+def cause(message: str) -> str:
+    """Finds the message of our own error in a traceback, else the last error's line, else the last line."""
+    if own := list(_OWN_ERROR.finditer(message)):
+        return own[-1]["message"].strip()
+    if other := _LAST_ERROR.findall(message):
+        return str(other[-1]).strip()
+    lines = message.strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def missing_package(application: Application) -> str | None:
+    """Returns the package of Octavo that this Ray could not import, None where it could or has not tried."""
+    if application.status != "DEPLOY_FAILED":
+        return None
+    texts = [application.message, *(deployment.message for deployment in application.deployments.values())]
+    found = next((match for text in texts if (match := _MISSING_MODULE.search(text))), None)
+    return found["module"].partition(".")[0] if found else None
+
+
+def proxy_url(details: Mapping[str, Any], dashboard_host: str) -> str | None:
+    """Returns the base address of Serve's proxy as seen from outside, None where none is healthy or none is reached.
+
+    Serve tells the port that its proxies listen on, not an address that leads there: that of the dashboard is taken.
+    """
+    options = details.get("http_options") or {}
+    proxies = (details.get("proxies") or {}).values()
+    if word(details.get("proxy_location")) == "Disabled" or not any(_healthy(proxy) for proxy in proxies):
+        return None
+    listens, port = str(options.get("host") or ""), options.get("port")
+    if not isinstance(port, int) or (_loopback(listens) and not _loopback(dashboard_host)):
+        return None
+    host = f"[{dashboard_host}]" if ":" in dashboard_host else dashboard_host
+    return f"{'https' if options.get('ssl_certfile') else 'http'}://{host}:{port}"
+
+
+def read_doors(answer: Any) -> tuple[str, ...]:
+    """Reads what a gateway answers under ``/doors``: a list of addresses, or an object whose values are such.
+
+    What is no plain ``http(s)`` or ``grpc(s)`` address with a port is left out: this goes into the status.
+    """
+    values = list(answer.values()) if isinstance(answer, dict) else answer
+    flat: list[Any] = []
+    for value in values if isinstance(values, list) else ():
+        flat.extend(value if isinstance(value, list) else [value])
+    found = dict.fromkeys(door for door in flat if isinstance(door, str) and _ADDRESS.fullmatch(door))
+    return tuple(found)[:_MOST_DOORS]
+
+
+def word(value: Any) -> str:
+    """Returns one of Serve's words, which are strings in JSON and enumerations in process."""
+    return str(getattr(value, "value", value) or "")
+
+
+def _deployment(name: str, state: Mapping[str, Any]) -> Deployment:
+    return Deployment(
+        name=name,
+        status=word(state.get("status")),
+        target=state.get("target_num_replicas") or 0,
+        replicas=tuple(_replica(replica) for replica in (state.get("replicas") or ())[:_MOST_REPLICAS]),
+        message=_text(state.get("message")),
+    )
+
+
+def _replica(replica: Mapping[str, Any]) -> Replica:
+    return Replica(
+        replica_id=str(replica.get("replica_id")),
+        state=word(replica.get("state")),
+        actor_id=replica.get("actor_id"),
+        node_ip=replica.get("node_ip"),
+        log=replica.get("log_file_path"),
+    )
+
+
+def _text(value: Any) -> str:
+    """Keeps the end, where a traceback says what happened."""
+    return str(value or "")[-_MESSAGE_LENGTH:]
+
+
+def _healthy(proxy: Mapping[str, Any]) -> bool:
+    return word(proxy.get("status")) == "HEALTHY"
+
+
+def _loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

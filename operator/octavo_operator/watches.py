@@ -1,0 +1,90 @@
+"""Whether the operator still hears the API server: when each watch last gave a sign of life.
+
+kopf hands events on but not bookmarks, so the signs are taken where bytes arrive, in the HTTP session that kopf uses.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Self, cast
+
+import aiohttp
+from yarl import URL
+
+
+class Watches:
+    """Told by kopf's thread, asked by the operator's. ``now`` is a monotonic clock.
+
+    Names are plurals, with a namespace where one is watched: ``rayclusters/prod``.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._heard: dict[str, float] = {}
+
+    def heard(self, name: str) -> None:
+        self._heard[name] = self._now()
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Says that these watches, and no others, are being started: one that never answers is deaf too."""
+        self._heard = dict.fromkeys(names, self._now())
+
+    def ages(self) -> dict[str, float]:
+        """Returns seconds since each watch last gave a sign of life."""
+        now = self._now()
+        return {name: now - heard for name, heard in self._heard.items()}
+
+
+def watched(url: URL) -> str | None:
+    """Returns the name of the watch that lists or streams at ``url``, None where it is another request."""
+    match url.path.rstrip("/").split("/")[1:]:
+        case ["api", _, *rest] | ["apis", _, _, *rest] if rest:
+            pass
+        case _:
+            return None
+    match rest:
+        case ["namespaces", namespace, plural]:
+            return f"{plural}/{namespace}"
+        case [plural]:
+            return plural
+        case _:
+            return None
+
+
+def session(watches: Watches, **options: Any) -> aiohttp.ClientSession:
+    """Returns a session in which every answer, every chunk and every failed try of a watch counts as a sign of life.
+
+    A try that fails is one too: the watch is at work, and a restart would not help where the API server is away.
+    """
+
+    class Response(aiohttp.ClientResponse):
+        async def start(self, connection: Any) -> Self:
+            await super().start(connection)
+            if (name := watched(self.url)) is not None:
+                watches.heard(name)
+                if "watch" in self.url.query:
+                    self.content = cast(aiohttp.StreamReader, _Listened(self.content, lambda: watches.heard(name)))
+            return self
+
+    async def failed(_session: Any, _context: Any, params: aiohttp.TraceRequestExceptionParams) -> None:
+        if (name := watched(params.url)) is not None:
+            watches.heard(name)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_exception.append(failed)
+    return aiohttp.ClientSession(response_class=Response, trace_configs=[trace], **options)
+
+
+class _Listened:
+    """A stream that says when something arrives."""
+
+    def __init__(self, content: aiohttp.StreamReader, heard: Callable[[], None]) -> None:
+        self._content = content
+        self._heard = heard
+
+    async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
+        async for chunk in self._content.iter_chunked(n):
+            self._heard()
+            yield chunk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)

@@ -1,0 +1,50 @@
+import random
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from octavo_operator.kube import Kube
+from octavo_operator.kube_api import HttpApi, load_configuration
+from octavo_operator.serve import ServeClient
+
+from .fakes.api_http import FakeApiServer
+from .fakes.serve_http import RAY_VERSION, FakeServe
+
+
+@pytest.fixture
+async def api_server(tmp_path, monkeypatch) -> AsyncIterator[FakeApiServer]:
+    """An API server in this process; ``KUBECONFIG`` leads there."""
+    async with FakeApiServer(seed=random.randrange(2**32)) as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+        yield server
+
+
+@pytest.fixture
+async def http_api(api_server) -> AsyncIterator[HttpApi]:
+    api = HttpApi(await load_configuration(), timeout_s=5, connect_timeout_s=1)
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+def kube(http_api) -> Kube:
+    return Kube(http_api)
+
+
+@pytest.fixture
+async def ray_serve() -> AsyncIterator[FakeServe]:
+    """A Ray dashboard in this process."""
+    async with FakeServe(seed=random.randrange(2**32)) as serve:
+        yield serve
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+def serve_client(session) -> ServeClient:
+    return ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0)
