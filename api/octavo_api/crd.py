@@ -146,9 +146,7 @@ def _field(field: Field) -> dict[str, Any]:
     if field.spelled in STORED_DEFAULTS:
         default = field.info.default
         made["default"] = default.value if isinstance(default, StrEnum) else default
-    extra = field.info.json_schema_extra
-    if isinstance(extra, dict):
-        made |= {key: value for key, value in extra.items() if not key.startswith("x-octavo")}
+    made |= _extra(field.info)
     if "x-kubernetes-list-map-keys" in made:
         made["x-kubernetes-list-type"] = "map"
     rules = [item for item in field.shape.metadata if isinstance(item, Rule)]
@@ -157,6 +155,16 @@ def _field(field: Field) -> dict[str, Any]:
         said = f"{field.path[-1]} cannot be changed; delete and create the resource"
         checks.append(_validation(Transition(said, "self == oldSelf")))
     return made | ({"x-kubernetes-validations": checks} if checks else {})
+
+
+def _extra(info: FieldInfo) -> dict[str, Any]:
+    """Returns what a field's definition says in the schema's own words."""
+    extra = info.json_schema_extra
+    return (
+        {key: value for key, value in extra.items() if not key.startswith("x-octavo")}
+        if isinstance(extra, dict)
+        else {}
+    )
 
 
 def is_immutable(field: Field) -> bool:

@@ -45,6 +45,18 @@ class Urls(_Part):
     dashboard: _Url | None = Field(None, description="Ray's dashboard.")
 
 
+_Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+
+
+class DrainingCluster(_Part):
+    """A cluster that is being stopped."""
+
+    name: _Name = Field(description="Name of the RayCluster.")
+    since: str = Field(
+        max_length=64, json_schema_extra={"format": "date-time"}, description="When it was to stop; its streams end."
+    )
+
+
 class RayClusterStatus(_Part):
     """The Ray cluster that serves, and the one that is to follow it."""
 
@@ -60,6 +72,12 @@ class RayClusterStatus(_Part):
     )
     pending_hash: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="The same of the cluster that is being made."
+    )
+    draining: list[DrainingCluster] = Field(
+        [],
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-map-keys": ["name"]},
+        description="Clusters that are being stopped.",
     )
 
 
@@ -94,6 +112,13 @@ class LastError(_Part):
     )
 
 
+class Progress(_Part):
+    """The last step forward, from which the deadline of progress is counted."""
+
+    state: _Message = Field(description="What had come about.")
+    since: str = Field(max_length=64, json_schema_extra={"format": "date-time"}, description="When.")
+
+
 class Status(_Part):
     """What is, as far as the operator sees it; written by nobody else."""
 
@@ -116,6 +141,13 @@ class Status(_Part):
     config_hash: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="Hash of the configuration that Serve accepted last."
     )
+    config_generation: int | None = Field(
+        None, ge=0, le=2**63 - 1, description="The generation of spec that this configuration is of."
+    )
+    drift_corrections: list[_Time] = Field(
+        [], max_length=16, description="When somebody else's configuration was set back, of late."
+    )
+    progress: Progress | None = Field(None, description="The last step forward, and when.")
     applications: list[ApplicationStatus] = Field(
         [],
         max_length=8,

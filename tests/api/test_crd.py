@@ -297,7 +297,11 @@ def test_types_accept_what_the_schema_accepts_of_whole_documents(fields: list[Fi
     assert (not message) == served(spec, message), message
 
 
-@pytest.mark.parametrize("field", [None, *(field for field in walk(Spec) if field.shape.section)], ids=str)
+def path_of(field: Field | None) -> str:
+    return "spec" if field is None else ".".join(("spec", *field.path))
+
+
+@pytest.mark.parametrize("field", [None, *(field for field in walk(Spec) if field.shape.section)], ids=path_of)
 def test_fields_that_are_not_known_are_refused_by_both(field: Field | None) -> None:
     spec: dict[str, Any] = {"model": {"uri": "hf://o/n"}}
     if field is None:

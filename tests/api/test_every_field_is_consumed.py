@@ -1,0 +1,133 @@
+"""No field is there for show: writing any of them changes what the operator makes, does, asks for or says.
+
+Each field is written with another value into a document, of managed and of external mode, and what follows from it in
+several situations is compared with what follows without it.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from octavo_api import crd
+from octavo_api.deployment import ServingDeployment, Spec
+from octavo_api.errors import ConfigurationError
+from octavo_api.fields import Field, Kind, walk
+from octavo_operator import managed, observe, placement
+from octavo_operator.defaults import Defaults
+from octavo_operator.observed import Application, Cluster, Key, Observed, Reach, Resource, Serve
+from octavo_operator.plan import plan
+
+KEY = Key("team", "chat")
+NOW = 1_800_000_000.0
+HOURS = 7_000.0
+"""Longer than the default deadline of progress, shorter than the other one that is tried."""
+DEFAULTS = Defaults(image="octavo:1", ray_version="2.60.0")
+LEAVES = [field for field in walk(Spec) if field.shape.kind is not Kind.SECTION]
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "managed": {"managed": {}},
+    "external": {"external": {"dashboardURL": "http://ray:8265"}},
+}
+OTHER: Mapping[str, Any] = {
+    "model.uri": "hf://o/other",
+    "rayCluster.external.dashboardURL": "http://other:8265",
+}
+
+
+def other(field: Field) -> Any:
+    """A value that is allowed and not the default."""
+    match field.shape.kind:
+        case _ if field.spelled in OTHER:
+            return OTHER[field.spelled]
+        case Kind.BOOLEAN:
+            return not field.default
+        case Kind.CHOICE:
+            return next(choice for choice in field.shape.choices if choice != field.default)
+        case Kind.INTEGER:
+            low, high = (next(getattr(x, n) for x in field.shape.metadata if hasattr(x, n)) for n in ("ge", "le"))
+            return next(value for value in (7777, 77, 7, high) if low <= value <= high and value != field.default)
+        case Kind.BYTES:
+            return "7Gi"
+        case Kind.CPUS:
+            return "7500m"
+        case Kind.LIST:
+            return [{"name": "other"}]
+        case Kind.MAP | Kind.PASSTHROUGH:
+            return {"other": "value"}
+    return "other"
+
+
+def put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Writes a value and what must stand beside it."""
+    for part in path[:-1]:
+        spec = spec.setdefault(part, {})
+        if part == "autoscaling":
+            spec.setdefault("maxReplicas", 100)
+        elif part.endswith("Ref"):
+            spec.setdefault("name", "some")
+    spec[path[-1]] = value
+
+
+def take(spec: dict[str, Any], field: Field) -> None:
+    """Takes a field away, or where it must be there gives it another value."""
+    *sections, last = field.path
+    for part in sections:
+        spec = spec[part]
+    del spec[last]
+    if field.info.is_required():
+        needed = {"uri": "hf://o/n", "maxReplicas": 100, "dashboardURL": "http://ray:8265", "port": 7000}
+        spec[last] = needed.get(last, "some")
+
+
+def document(spec: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {"name": KEY.name, "namespace": KEY.namespace}
+    return {"apiVersion": crd.API_VERSION, "kind": crd.KIND, "metadata": metadata, "spec": spec}
+
+
+def follows(spec: Mapping[str, Any]) -> list[str]:
+    """All that follows from a spec, in words that can be compared."""
+    deployment = ServingDeployment.read(document(spec))
+    resource = Resource(KEY, "uid", 1, "1", NOW, None, (), {}, document(spec), {})
+    address = "http://ray:8265"
+    running = placement.place(KEY, deployment, DEFAULTS).application
+    served = Application(str(running["name"]), "RUNNING", config=running)
+    serve = {address: Serve(address, Reach.OK, ray_version="2.60.0", applications={served.name: served})}
+    old = Cluster("chat-old", "old", "0" * 16, NOW, False, True, "", "octavo:0", {"metadata": {}, "spec": {}})
+    found = [observe.secret_references(deployment), observe.claim_references(deployment)]
+    for observed in (Observed(), Observed(clusters=(old,)), Observed(serve=serve)):
+        first = plan(resource, observed, NOW, DEFAULTS)
+        later = plan(replace(resource, status=first.status), observed, NOW + HOURS, DEFAULTS)
+        deleted = replace(resource, deleted_at=NOW, status=first.status, finalizers=("serving.octavo.dev/operator",))
+        found += [first, later, plan(deleted, observed, NOW + 1, DEFAULTS)]
+    return [repr(item) for item in found]
+
+
+@pytest.fixture(autouse=True)
+def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash of what needs a new cluster is made of every such field, read or not, so it must not count here."""
+    monkeypatch.setattr(managed, "spec_hash", lambda deployment: "f" * 16)
+
+
+@pytest.mark.parametrize("field", LEAVES, ids=lambda field: field.spelled)
+def test_every_field_makes_a_difference(field: Field) -> None:
+    differs = {}
+    for mode, cluster in MODES.items():
+        without, written = ({"model": {"uri": "hf://o/n"}, "rayCluster": deepcopy(cluster)} for _ in range(2))
+        put(without, field.path, other(field))
+        take(without, field)  # the section is in both, so that the field itself makes the difference
+        put(written, field.path, other(field))
+        try:
+            differs[mode] = follows(without) != follows(written)
+        except ConfigurationError:
+            continue  # not a field of this mode
+    assert differs, "the field can be written in no mode"
+    assert any(differs.values())
+
+
+def test_a_field_that_nothing_reads_would_be_found() -> None:
+    """Two documents that differ in nothing that counts follow alike: the comparison is not of chance."""
+    spec = {"model": {"uri": "hf://o/n"}, "rayCluster": {"managed": {}}}
+    assert follows(spec) == follows({**spec, "replicas": 1})
+    assert follows(spec) != follows({**spec, "replicas": 2})
