@@ -1,3 +1,4 @@
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,18 +34,19 @@ def texts(chart: Chart) -> Callable[..., dict[str, str]]:
     return render
 
 
+@functools.cache
+def parse(text: str) -> list[Document]:
+    """Once for each text: most files are the same whatever the values."""
+    return [document for document in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if document]
+
+
 @pytest.fixture(scope="session")
 def render(texts: Callable[..., dict[str, str]]) -> Render:
-    """Returns all documents of a release."""
+    """Returns all documents of a release; nobody changes them."""
 
     def documents(values: Document | None = None, **where: str) -> list[Document]:
-        return [
-            document
-            for path, text in texts(values, **where).items()
-            if path.endswith(".yaml")
-            for document in yaml.safe_load_all(text)
-            if document is not None
-        ]
+        found = texts(values, **where)
+        return [document for path, text in found.items() if path.endswith(".yaml") for document in parse(text)]
 
     return documents
 
@@ -53,13 +55,13 @@ def ci_files() -> list[Path]:
     return sorted((CHART / "ci").glob("*-values.yaml"))
 
 
-@pytest.fixture(params=ci_files(), ids=lambda path: path.stem.removesuffix("-values"))
+@pytest.fixture(scope="session", params=ci_files(), ids=lambda path: path.stem.removesuffix("-values"))
 def values(request: pytest.FixtureRequest) -> Document:
     """One by one the sets of values in ``ci/``."""
     return dict(yaml.safe_load(request.param.read_text()) or {})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def documents(values: Document, render: Render) -> list[Document]:
     return render(values)
 

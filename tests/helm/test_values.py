@@ -97,7 +97,8 @@ def test_the_operator_is_told_the_image_of_what_it_makes(render: Render, find: C
 
 def test_the_operator_is_told_which_namespaces_to_watch(render: Render, find: Callable[..., Document]) -> None:
     def scope(values: Document) -> list[str]:
-        return [word for word in operator(render, find, values)["args"] if "namespace" in word]
+        scopes = ("--namespace=", "--all-namespaces")
+        return [word for word in operator(render, find, values)["args"] if word.startswith(scopes)]
 
     assert scope({}) == ["--namespace=$(POD_NAMESPACE)"]
     assert scope({"watchNamespaces": ["b", "a"]}) == ["--namespace=a", "--namespace=b"]
