@@ -1,5 +1,6 @@
 """One cluster for all tests, a namespace for each, and the programs that speak to it."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from octavo_e2e import cluster as clusters
 from octavo_e2e.cluster import Cluster
-from octavo_e2e.helm import Helm
 from octavo_e2e.kubectl import Kubectl
+from octavo_e2e.operator import Installation
 from octavo_e2e.tools import API_SERVER_TIER, why_not
 
 ROOT = Path(__file__).parents[1]
@@ -57,15 +58,13 @@ def crd_folder() -> Path:
 @pytest.fixture
 def namespace(crd: Cluster, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
     """A new namespace, and kubectl in it."""
-    name = (
-        "t-"
-        + "".join(c if c.isalnum() else "-" for c in request.node.name.removeprefix("test_"))[:40].strip("-").lower()
-    )
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:40].strip("-")
     crd.kubectl.run("create", "namespace", name)
     yield crd.kubectl.within(name)
     crd.kubectl.run("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture(scope="session")
-def helm(cluster: Cluster) -> Helm:
-    return Helm(cluster.admin, cluster.folder)
+def installation(crd: Cluster) -> Installation:
+    """The chart, its operator paused: tests run that as a process of this machine, with the chart's rights."""
+    return Installation.make(crd, "--set", "crds.install=false")

@@ -40,6 +40,12 @@ class RayHost:
     proxy_url: str
     token: str
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of Serve itself; they are fixed when it starts, by whoever starts it."""
+        port = int(self.proxy_url.rpartition(":")[2])
+        return {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1", "port": port}}
+
     def serve(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """GET of Serve's configuration, or PUT of ``body`` first."""
         if body is not None:
@@ -110,6 +116,8 @@ def _start(folder: Path, cpus: int, environment: Mapping[str, str], timeout_s: f
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
             "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+            # Applications of tests are in this package.
+            "PYTHONPATH": str(Path(__file__).parents[1]),
             **environment,
         },
     )
@@ -122,10 +130,7 @@ def _start(folder: Path, cpus: int, environment: Mapping[str, str], timeout_s: f
     )
     try:
         process.wait("the dashboard", lambda: _answers(host), timeout_s)
-        # The proxy's address is fixed when Serve starts, by whoever starts it.
-        host.serve(
-            {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1", "port": proxy}, "applications": []}
-        )
+        host.serve({**host.settings, "applications": []})
     except BaseException:
         _end(process)
         raise

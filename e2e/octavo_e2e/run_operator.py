@@ -1,0 +1,32 @@
+"""The operator as it is, but that managed clusters' dashboards are where ``OCTAVO_E2E_DASHBOARD`` says.
+
+Pods of the fake node run nothing, so somebody else plays their Ray. ``{namespace}`` and ``{cluster}`` are filled in.
+"""
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+
+from octavo_operator import logs, options
+from octavo_operator.defaults import Defaults
+from octavo_operator.main import serve
+from octavo_operator.options import Options
+from octavo_operator.plan import plan
+
+
+class Elsewhere(Options):
+    @property
+    def defaults(self) -> Defaults:
+        return replace(super().defaults, dashboard=os.environ["OCTAVO_E2E_DASHBOARD"])
+
+
+def main() -> None:
+    given = options.read(sys.argv[1:])
+    logs.configure(given.log_level, as_json=True)
+    chosen = Elsewhere(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
+    asyncio.run(serve(chosen, plan))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Ray dashboards whose Serve runs nothing: one for each path prefix, each with a state of its own.
+
+``python -m octavo_e2e.serve_stub --port PORT``; a prefix is made when it is first asked for, and forgotten by DELETE.
+The same fake answers the operator's own tests, where it is held to what a real Ray answers.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import random
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from yarl import URL
+
+from octavo_e2e.processes import Process, free_ports
+
+_API = "/api/"
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """``url`` is one dashboard of its own; ``dashboard`` is the operator's pattern for managed clusters."""
+
+    url: str
+    process: Process
+
+    @property
+    def dashboard(self) -> str:
+        return f"{self.url}/{{namespace}}/{{cluster}}"
+
+    def forget(self, namespace: str, cluster: str) -> None:
+        """Its head is gone: another of the same name would know nothing."""
+        request = urllib.request.Request(f"{self.url}/{namespace}/{cluster}{_API}", method="DELETE")
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5):
+            return
+
+
+@contextlib.contextmanager
+def running_stub(folder: Path, *, speed: float = 50.0) -> Iterator[Stub]:
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "octavo_e2e.serve_stub", f"--port={port}", f"--speed={speed}"]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    process = Process.start("serve-stub", command, folder, environment=environment)
+    try:
+        process.wait("listening", lambda: _listens(port), 30)
+        yield Stub(f"http://127.0.0.1:{port}", process)
+    finally:
+        process.stop()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Dashboards:
+    def __init__(self, port: int, speed: float) -> None:
+        self._port = port
+        self._speed = speed
+        self._known: dict[str, Any] = {}
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        prefix, found, rest = request.path.partition(_API)
+        if not found:
+            # Serve's proxy, that is: only gateways behind the root's own dashboard are asked.
+            prefix, rest, path = "", "", request.path
+        else:
+            path = _API + rest
+        if request.method == "DELETE":
+            self._known.pop(prefix, None)
+            return web.Response()
+        if prefix not in self._known:
+            self._known[prefix] = await self._make()
+        return await self._known[prefix]._handle(request.clone(rel_url=URL(path)))
+
+    async def _make(self) -> Any:
+        # The fake is the operator's tests' own, which are no package that is installed.
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests.operator.fakes.serve_http import FakeServe
+
+        fake = FakeServe(speed=self._speed, seed=random.randrange(2**32))
+        await fake.__aenter__()
+        fake.port = self._port
+        return fake
+
+
+async def main(port: int, speed: float) -> None:
+    app = web.Application(client_max_size=2**28)
+    app.router.add_route("*", "/{path:.*}", Dashboards(port, speed).handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--speed", type=float, default=50.0, help="times real time")
+    options = parser.parse_args()
+    asyncio.run(main(options.port, options.speed))
