@@ -111,8 +111,8 @@ def test_it_asks_the_service_of_the_named_deployment(pod: Callable[..., Document
     def environment(values: Document) -> dict[str, Any]:
         return {item["name"]: item for item in pod(values)["spec"]["containers"][0]["env"]}
 
-    assert environment({})["BASE"]["value"] == "http://smollm2.octavo-system.svc:8000"
-    assert environment({"watchNamespaces": ["team"]})["BASE"]["value"] == "http://smollm2.team.svc:8000"
+    assert environment({})["BASE"]["value"] == "http://smallest.octavo-system.svc:8000"
+    assert environment({"watchNamespaces": ["team"]})["BASE"]["value"] == "http://smallest.team.svc:8000"
     named = {"test": {"servingDeployment": "qwen", "namespace": "models", "port": 80}}
     assert environment(named)["BASE"]["value"] == "http://qwen.models.svc:80"
     key = environment({"test": {"apiKeySecretRef": {"name": "keys", "key": "api-keys"}}})["API_KEY"]

@@ -135,6 +135,12 @@ def test_notes_give_a_command_that_applies_a_valid_resource(texts: Callable[...,
         assert "helm test octavo --namespace octavo-system" in notes
 
 
+def test_notes_apply_the_smallest_sample(texts: Callable[..., dict[str, str]]) -> None:
+    body = texts()["NOTES.txt"].partition("<<'YAML'\n")[2].partition("YAML")[0]
+    sample = ROOT / "manifests" / "samples" / "01-smallest.yaml"
+    assert yaml.safe_load(body) == yaml.safe_load(sample.read_text())
+
+
 def test_notes_say_what_an_uninstall_keeps(texts: Callable[..., dict[str, str]]) -> None:
     assert "`helm uninstall` keeps" in texts()["NOTES.txt"]
     assert "`helm uninstall` keeps" not in texts({"crds": {"keep": False}})["NOTES.txt"]
