@@ -215,9 +215,20 @@ def _shape(shape: Shape, field: Field) -> dict[str, Any]:
         case Kind.CHOICE:
             return {"type": "string", "enum": list(shape.choices)}
         case Kind.INTEGER:
-            return {"type": "integer", "format": "int32" if limits["maximum"] < 2**31 else "int64", **limits}
+            return {"type": "integer", **_integer(limits)}
         case _:
             return {"type": shape.kind.value, **limits}
+
+
+def _integer(limits: dict[str, Any]) -> dict[str, Any]:
+    """The API server keeps limits as doubles: the largest int64 would be rounded to one that no int64 can reach, and
+    every value of the field refused. The format says that limit already."""
+    if limits["maximum"] < 2**31:
+        return {"format": "int32", **limits}
+    exact = {name: limit for name, limit in limits.items() if abs(limit) <= 2**53}
+    if any(limit != 2**63 - 1 for name, limit in limits.items() if name not in exact):
+        raise ValueError(f"limits {limits} are no doubles; take 2**53 at most, or 2**63 - 1")
+    return {"format": "int64", **exact}
 
 
 _LENGTHS = {

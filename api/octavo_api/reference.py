@@ -242,6 +242,9 @@ def schema() -> str:
 def plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Turns Kubernetes' schema into one that any validator knows. What CEL says is lost."""
     made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes")}
+    if schema.get("format") == "int64":
+        # The format is a limit to Kubernetes alone; its own schema cannot hold this number.
+        made.setdefault("maximum", 2**63 - 1)
     if schema.get("x-kubernetes-int-or-string"):
         number = {"type": "integer"} | {key: made.pop(key) for key in ("minimum", "maximum") if key in made}
         made["anyOf"] = [number, {"type": "string", "pattern": made.pop("pattern"), "maxLength": made.pop("maxLength")}]

@@ -81,7 +81,8 @@ def test_the_schema_is_structural_and_bounded() -> None:
         if node.get("type") == "string" or "x-kubernetes-int-or-string" in node:
             assert "maxLength" in node or "enum" in node, path
         if node.get("type") == "integer":
-            assert {"minimum", "maximum", "format"} <= set(node), path
+            assert {"minimum", "format"} <= set(node), path
+            assert "maximum" in node or node["format"] == "int64", path
         if node.get("type") == "array":
             assert "maxItems" in node, path
             assert "x-kubernetes-list-type" in node, path
@@ -90,6 +91,14 @@ def test_the_schema_is_structural_and_bounded() -> None:
         if node.get("x-kubernetes-preserve-unknown-fields"):
             assert path.startswith(".spec.rayCluster.managed."), path
             assert "properties" not in node, path
+
+
+def test_limits_are_what_the_api_server_can_keep() -> None:
+    """It keeps them as doubles: an int64's own limit would be rounded up, and every value of the field refused."""
+    for path, node in nodes(SCHEMA):
+        for name in ("minimum", "maximum"):
+            assert float(node.get(name, 0)) == node.get(name, 0), path
+            assert abs(node.get(name, 0)) <= 2**53, path
 
 
 def test_list_maps_have_their_keys_as_required_fields() -> None:
