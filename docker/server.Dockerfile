@@ -10,6 +10,8 @@ FROM ${BASE} AS build
 ARG HATCHLING=1.33.0
 # Where torch's CPU build is; the default package index has only the CUDA build.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# A mirror of the package index; not given, it is the public one.
+ARG PIP_INDEX_URL
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # At the place where it runs later: scripts in a virtual environment name their interpreter by its path.
 RUN python3 -m venv /opt/octavo && python3 -m venv /opt/build && /opt/build/bin/pip install --quiet "hatchling==${HATCHLING}"
