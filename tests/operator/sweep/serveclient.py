@@ -1,0 +1,95 @@
+"""The operator's connections to the Rays of this world: Octavo's own client over a transport in memory, with faults."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.observed import Application
+from octavo_operator.serve import ServeClient
+from octavo_operator.serve_errors import AuthFailed, Refused, Unreachable
+
+from .apiclient import Life
+from .faults import Fault, Faults
+from .ray import Ray, ServeError
+from .world import World
+
+RAY_VERSION = "2.60.0"
+
+
+class Transport:
+    """Implements ``octavo_operator.serve.ServeTransport``."""
+
+    def __init__(
+        self, world: World, life: Life, faults: Faults, rng: random.Random, address: str, token: str | None
+    ) -> None:
+        self._world, self._life, self._faults, self._rng = world, life, faults, rng
+        self._address, self._token = address, token
+
+    async def version(self) -> str:
+        await self._travel()
+        self._ray()
+        return RAY_VERSION
+
+    async def details(self) -> Mapping[str, Any]:
+        """What is true when the answer is sent."""
+        await self._travel()
+        try:
+            return self._ray().get()
+        except ServeError as error:
+            raise _translated(self._address, error) from None
+
+    async def put(self, config: Mapping[str, Any]) -> None:
+        """Takes effect at once; it is the answer that travels."""
+        self._life.check()
+        fault = self._faults.draw()
+        if fault in (Fault.RESET, Fault.SERVER):
+            raise Unreachable(f"{self._address}: {fault}")
+        try:
+            self._ray().put(config)
+        except ServeError as error:
+            raise _translated(self._address, error) from None
+        names = ", ".join(application["name"] for application in config["applications"])
+        self._world.say(f"  PUT {self._address}: {names}")
+        self._world.puts.append((self._world.now, self._address))
+        self._life.effect()
+        await asyncio.sleep(self._rng.uniform(1, 31) if fault is Fault.SLOW else 0.01)
+        self._life.check()
+        if fault is not None:
+            raise Unreachable(f"{self._address}: no answer in time")
+
+    async def _travel(self) -> None:
+        self._life.check()
+        fault = self._faults.draw()
+        await asyncio.sleep(self._rng.uniform(1, 31) if fault is Fault.SLOW else self._rng.uniform(0.001, 0.02))
+        self._life.check()
+        if fault is not None and fault is not Fault.SLOW:
+            raise Unreachable(f"{self._address}: {fault}")
+
+    def _ray(self) -> Ray:
+        ray = self._world.ray(self._address)
+        if ray is None or ray.dead or not ray.answers:
+            raise Unreachable(f"{self._address}: no answer")
+        if ray.token is not None and ray.token != self._token:
+            raise AuthFailed(f"{self._address}: 401: Ray does not accept the token, or wants one")
+        return ray
+
+
+class SweepServeClient(ServeClient):
+    """The real client, whose transports and gateways' doors are the world's."""
+
+    def __init__(self, world: World, life: Life, faults: Faults, rng: random.Random) -> None:
+        super().__init__(None, wanted_version=RAY_VERSION)  # type: ignore[arg-type]
+        self._world, self._life, self._faults, self._rng = world, life, faults, rng
+
+    def transport(self, address: str, token: str | None) -> Transport:
+        return Transport(self._world, self._life, self._faults, self._rng, address, token)
+
+    async def _doors(self, proxy: str, application: Application) -> tuple[str, ...]:
+        return ("grpc://10.0.0.1:40001", "http://10.0.0.1:40000")
+
+
+def _translated(address: str, error: ServeError) -> Exception:
+    if error.code == 400:
+        return Refused(f"{address}: 400: Serve refuses the configuration; its log says why")
+    return Unreachable(f"{address}: {error.code}")
