@@ -1,6 +1,7 @@
 """Reads, in each reconcile afresh, everything that a plan for one deployment depends on."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
@@ -11,6 +12,7 @@ from octavo_operator.defaults import Defaults
 from octavo_operator.kube import Kube, unix_time
 from octavo_operator.observed import Cluster, Key, Observed, Reach, Resource, Serve
 from octavo_operator.placement import address_of
+from octavo_operator.plan import read
 from octavo_operator.serve import ServeClient
 
 AUTH_TOKEN_KEY = "auth_token"
@@ -19,29 +21,51 @@ AUTH_TOKEN_KEY = "auth_token"
 async def observe(kube: Kube, serve: ServeClient, resource: Resource, defaults: Defaults) -> Observed:
     """Raises a ``KubeError``; what a Ray dashboard does not answer is part of what is observed."""
     deployment = read_spec(resource)
-    if deployment is not None and deployment.external is not None:
-        return await _external(kube, serve, resource, deployment)
+    if (external := external_ray(resource)) is not None:
+        return await _external(kube, serve, resource, deployment, external)
     return await _managed(kube, serve, resource, deployment, defaults)
 
 
 def read_spec(resource: Resource) -> ServingDeployment | None:
     """Returns None where the spec is invalid; the plan says why."""
     try:
-        return ServingDeployment.read(resource.document)
+        return read(resource)
     except ConfigurationError:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ExternalRay:
+    """``token`` names a Secret and its key."""
+
+    address: str
+    token: tuple[str, str] | None
+
+
+def external_ray(resource: Resource) -> ExternalRay | None:
+    """Returns the Ray that somebody else runs, None in managed mode.
+
+    Read from the raw document: a deployment whose spec this version does not understand can be deleted as well.
+    """
+    found: Any = (resource.document.get("spec") or {}).get("rayCluster") or {}
+    external = found.get("external") if isinstance(found, Mapping) else None
+    if not isinstance(external, Mapping) or not isinstance(url := external.get("dashboardURL"), str):
+        return None
+    reference = external.get("authSecretRef")
+    if not isinstance(reference, Mapping) or not isinstance(name := reference.get("name"), str):
+        return ExternalRay(address_of(url), None)
+    return ExternalRay(address_of(url), (name, str(reference.get("key") or AUTH_TOKEN_KEY)))
+
+
 async def ray_token(kube: Kube, resource: Resource) -> str | None:
     """Returns the token of the deployment's Ray, None where none is sent or none is there. Read at each use."""
-    deployment = read_spec(resource)
-    key = resource.key
-    if deployment is None or deployment.external is None:
-        value = await kube.secret_value(key.namespace, names.token_secret(key), AUTH_TOKEN_KEY)
-    elif (reference := deployment.external.auth_secret_ref) is None:
-        return None
-    else:
-        value = await kube.secret_value(key.namespace, reference.name, reference.key)
+    external = external_ray(resource)
+    name, key = (names.token_secret(resource.key), AUTH_TOKEN_KEY)
+    if external is not None:
+        if external.token is None:
+            return None
+        name, key = external.token
+    value = await kube.secret_value(resource.key.namespace, name, key)
     return None if value is None else _header_value(value)
 
 
@@ -100,17 +124,17 @@ def _head_image(document: Mapping[str, Any]) -> str:
     return str(containers[0].get("image") or "")
 
 
-async def _external(kube: Kube, serve: ServeClient, resource: Resource, deployment: ServingDeployment) -> Observed:
-    key, external = resource.key, deployment.external
-    assert external is not None
+async def _external(
+    kube: Kube, serve: ServeClient, resource: Resource, deployment: ServingDeployment | None, external: ExternalRay
+) -> Observed:
+    key, address, leaving = resource.key, external.address, resource.deleted_at is not None
     missing = await _missing_secrets(kube, key, deployment)
-    address = address_of(external.dashboard_url)
-    if missing and resource.deleted_at is None:
+    if missing and not leaving:
         reason = f"Secret {missing[0]} with Ray's token does not exist"
         seen = Serve(address=address, reach=Reach.AUTH_FAILED, message=reason)
     else:
         token = await ray_token(kube, resource)
-        seen = await serve.read(address, token, names.external_application(key), doors=resource.deleted_at is None)
+        seen = await serve.read(address, token, names.external_application(key), doors=not leaving)
     return Observed(serve={address: seen}, missing_secrets=missing)
 
 

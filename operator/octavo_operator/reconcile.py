@@ -14,11 +14,13 @@ from octavo_operator.defaults import Defaults
 from octavo_operator.events import EventLog
 from octavo_operator.kube import Kube
 from octavo_operator.kube_errors import Conflict, KubeError, NamespaceTerminating
+from octavo_operator.memory import rfc3339
 from octavo_operator.metrics import Metrics
 from octavo_operator.observe import observe
 from octavo_operator.observed import Key, Observed, Resource
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import ServeError
+from octavo_operator.status import MESSAGE_LIMIT
 
 _log = logging.getLogger(__name__)
 
@@ -110,8 +112,7 @@ class Reconciler:
             await self._tell(resource, plan.events)
             return self._forget(key)
         if failure is not None:
-            # What follows from the failed action is not so; what was observed before is.
-            await self._write_status(after, plan.status)
+            await self._write_status(after, self._failure_status(after, plan.status, failure))
             await self._tell(after, (Event("Warning", failure.reason, failure.message),))
             retry_after = failure.retry_after if isinstance(failure, KubeError) else None
             return self._failed(key, failure, retry_after)
@@ -122,6 +123,20 @@ class Reconciler:
 
     def _planned(self, resource: Resource, observed: Observed) -> Plan:
         return self._plan(resource, observed, self._clock.time(), self._defaults)
+
+    def _failure_status(
+        self, resource: Resource, planned: Mapping[str, Any], failure: KubeError | ServeError
+    ) -> dict[str, Any]:
+        """What was observed is so; what the failed action would have done is not, and the failure is told."""
+        before = resource.status
+        last = before.get("lastError") or {}
+        since = last.get("since") if last.get("reason") == failure.reason else None
+        status = {name: value for name, value in planned.items() if name != "driftCorrections"}
+        if "driftCorrections" in before:
+            status["driftCorrections"] = before["driftCorrections"]
+        message = failure.message[:MESSAGE_LIMIT]
+        since = since or rfc3339(self._clock.time())
+        return {**status, "lastError": {"reason": failure.reason, "message": message, "since": since}}
 
     async def _write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
         if resource.status != status:

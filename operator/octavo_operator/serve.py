@@ -162,7 +162,8 @@ class ServeClient:
             reading = await self._reading(address, token)
         except ServeError as error:
             return Serve(address=address, reach=error.reach, message=error.message)
-        application = serve_state.read_application(reading.details, name)
+        found = serve_state.read_application(reading.details, name)
+        application = serve_state.in_words(found) if found is not None else None
         proxy = serve_state.proxy_url(reading.details, urlsplit(address).hostname or "")
         seen = Serve(
             address=address,
@@ -171,7 +172,7 @@ class ServeClient:
             applications={name: application} if application else {},
             proxy_url=proxy,
         )
-        if (hindrance := self._incompatible(reading.version, application)) is not None:
+        if (hindrance := self._other_version(reading.version)) is not None:
             return replace(seen, reach=Reach.INCOMPATIBLE, message=hindrance)
         if doors and proxy is not None and application is not None and application.status == "RUNNING":
             return replace(seen, doors=await self._doors(proxy, application))
@@ -225,13 +226,6 @@ class ServeClient:
         if (lock := self._locks.get(address)) is None:
             lock = self._locks[address] = asyncio.Lock()
         return lock
-
-    def _incompatible(self, version: str, application: Application | None) -> str | None:
-        if (other := self._other_version(version)) is not None:
-            return other
-        if application is not None and (package := serve_state.missing_package(application)) is not None:
-            return f"{package} cannot be imported in this Ray; install this version of Octavo in its environment"
-        return None
 
     def _other_version(self, version: str) -> str | None:
         wanted, found = self._wanted_version.split(".")[:2], version.split(".")[:2]

@@ -5,6 +5,7 @@ One implementation for the operator, which gets JSON, and for ``octavo up``, whi
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from octavo_operator.observed import Application, Deployment, Replica
@@ -50,6 +51,17 @@ def cause(message: str) -> str:
         return str(other[-1]).strip()
     lines = message.strip().splitlines()
     return lines[-1] if lines else ""
+
+
+def in_words(application: Application) -> Application:
+    """Says in place of a traceback what went wrong, and of Octavo that is not there what to do."""
+    if application.status not in ("DEPLOY_FAILED", "UNHEALTHY"):
+        return application
+    if (package := missing_package(application)) is not None:
+        said = f"{package} cannot be imported in this Ray; install this version of Octavo in its environment"
+    else:
+        said = error_of(application) if application.message else ""
+    return replace(application, message=said)
 
 
 def missing_package(application: Application) -> str | None:

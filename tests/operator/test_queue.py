@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC110
 import asyncio
 import math
 import random

@@ -24,7 +24,7 @@ from octavo_operator.kinds import (
     Kind,
 )
 
-from ..sweep.apiserver import ApiError, ApiServer, Document, ObjectKey
+from ..sweep.apiserver import ApiError, ApiServer, Document, ObjectKey  # noqa: TID252
 from .pace import Pace
 
 CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..sweep.clock import Timeline
+from ..sweep.clock import Timeline  # noqa: TID252
 
 
 class Pace(Timeline):

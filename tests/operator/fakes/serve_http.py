@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ..sweep.ray import Application, Deployment, Ray, ServeError
+from ..sweep.ray import Application, Deployment, Ray, ServeError  # noqa: TID252
 from .pace import Pace
 
 RAY_VERSION = "2.60.0"
@@ -123,6 +123,9 @@ class FakeServe:
         return web.json_response(details)
 
     def _put(self, body: dict[str, Any]) -> web.Response:
+        counts = [one.get("num_replicas", 1) for item in body["applications"] for one in item["deployments"]]
+        if any(count < 0 for count in counts):
+            return web.Response(status=400, text="1 validation error for ServeDeploySchema")
         try:
             self.ray.put(body)
         except ServeError as error:

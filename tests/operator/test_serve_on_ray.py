@@ -1,0 +1,65 @@
+"""The contract that the fake dashboard is held to, on Ray itself."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from octavo_operator.observed import Reach
+from octavo_operator.serve_state import read_application
+
+from .fakes.contract_serve import ServeContract, Target
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "e2e"))
+
+from octavo_e2e import ray_host  # noqa: E402
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def host():
+    with ray_host.running(cpus=2, environment={"PYTHONPATH": str(HERE / "fakes" / "apps")}) as host:
+        yield host
+
+
+class TestRayServe(ServeContract):
+    @pytest.fixture
+    def target(self, host, serve_client):
+        return Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
+
+
+async def test_ray_asks_for_its_token(host, serve_client):
+    for token in (None, "wrong"):
+        seen = await serve_client.read(host.dashboard_url, token, "a")
+        assert seen.reach is Reach.AUTH_FAILED
+
+
+async def test_ray_says_in_a_way_that_we_read_what_cannot_be_imported(host, serve_client):
+    target = Target(serve_client, host.dashboard_url, host.token, "octavo_absent.app:build", seconds=60)
+    contract = ServeContract()
+    await contract.put(target, contract.application(target, "absent"))
+
+    async def failed():
+        found = (await contract.read(target, "absent")).applications.get("absent")
+        return found if found is not None and found.status == "DEPLOY_FAILED" else None
+
+    found = await contract.until(target, "the application fails", failed)
+    assert found.message.startswith("octavo_absent cannot be imported in this Ray; install")
+    await contract.remove(target, "absent")
+    await contract.gone(target, "absent")
+
+
+async def test_details_of_ray_are_read_with_their_log_files(host, serve_client):
+    target = Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
+    contract = ServeContract()
+    await contract.put(target, contract.application(target, "logged"))
+    await contract.running(target, "logged")
+    found = read_application(host.serve(), "logged")
+    assert found is not None
+    (replica,) = found.deployments["Word"].replicas
+    assert replica.log
+    assert replica.node_ip
+    await contract.remove(target, "logged")
+    await contract.gone(target, "logged")
