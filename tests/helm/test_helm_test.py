@@ -1,13 +1,21 @@
 """``helm test``: the script of its pod, run here against an endpoint."""
 
 import asyncio
+import datetime
 import os
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 Document = dict[str, Any]
 
@@ -15,6 +23,21 @@ Document = dict[str, Any]
 @pytest.fixture
 def pod(render: Callable[..., list[Document]], find: Callable[..., Document]) -> Callable[..., Document]:
     return lambda values=None: find(render(values or {}), "Pod")
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "elsewhere")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    certificate = builder.sign(key, hashes.SHA256())
+    (folder / "tls.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "tls.key").write_bytes(plain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
 
 
 class Endpoint:
@@ -25,7 +48,7 @@ class Endpoint:
         self.key = ""
         self.status = 200
         self.error = False
-        self.base = ""
+        self.base = self.secure_base = ""
 
     async def models(self, request: web.Request) -> web.Response:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
@@ -46,13 +69,17 @@ class Endpoint:
 
 
 @pytest.fixture
-async def endpoint() -> AsyncIterator[Endpoint]:
+async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     found, app = Endpoint(), web.Application()
     app.add_routes([web.get("/v1/models", found.models), web.post("/v1/chat/completions", found.chat)])
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self_signed(tmp_path)).start()
+    found.base, found.secure_base = (
+        f"{scheme}://127.0.0.1:{address[1]}"
+        for scheme, address in zip(("http", "https"), runner.addresses, strict=True)
+    )
     yield found
     await runner.cleanup()
 
@@ -74,6 +101,11 @@ async def run(pod: Document, endpoint: Endpoint, **environment: str) -> tuple[in
 
 
 async def test_it_prints_the_tokens(pod: Callable[..., Document], endpoint: Endpoint) -> None:
+    assert await run(pod(), endpoint) == (0, "smollm2: A book\n")
+
+
+async def test_it_trusts_any_certificate(pod: Callable[..., Document], endpoint: Endpoint) -> None:
+    endpoint.base = endpoint.secure_base
     assert await run(pod(), endpoint) == (0, "smollm2: A book\n")
 
 
@@ -115,6 +147,7 @@ def test_it_asks_the_service_of_the_named_deployment(pod: Callable[..., Document
     assert environment({"watchNamespaces": ["team"]})["BASE"]["value"] == "http://smallest.team.svc:8000"
     named = {"test": {"servingDeployment": "qwen", "namespace": "models", "port": 80}}
     assert environment(named)["BASE"]["value"] == "http://qwen.models.svc:80"
+    assert environment({"test": {"scheme": "https"}})["BASE"]["value"].startswith("https://smallest.")
     key = environment({"test": {"apiKeySecretRef": {"name": "keys", "key": "api-keys"}}})["API_KEY"]
     assert key["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "api-keys"}}
 
