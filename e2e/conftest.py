@@ -1,5 +1,7 @@
 """One cluster for all tests, a namespace for each, and the programs that speak to it."""
 
+# ruff: noqa: E402
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -7,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+# This folder for octavo_e2e; the checkout for the fakes of the operator's tests, which are no package of their own.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from octavo_e2e import cluster as clusters
 from octavo_e2e.cluster import Cluster
@@ -16,7 +19,9 @@ from octavo_e2e.operator import Installation
 from octavo_e2e.tools import API_SERVER_TIER, why_not
 
 ROOT = Path(__file__).parents[1]
-CRD = ROOT / "manifests" / "base" / "crd"
+CRD = ROOT / "manifests" / "base" / "crd" / "servingdeployments.yaml"
+
+_NUMBERS = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,18 +55,14 @@ def crd(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.fixture(scope="session")
-def crd_folder() -> Path:
-    return CRD
-
-
 @pytest.fixture
 def namespace(crd: Cluster, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
     """A new namespace, and kubectl in it."""
-    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:40].strip("-")
+    words = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
+    name = f"{words[:32].strip('-')}-{next(_NUMBERS)}"
     crd.kubectl.run("create", "namespace", name)
     yield crd.kubectl.within(name)
-    crd.kubectl.run("delete", "namespace", name, "--wait=false")
+    crd.kubectl.delete("namespace", name, "--wait=false")
 
 
 @pytest.fixture(scope="session")

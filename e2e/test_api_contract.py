@@ -1,0 +1,23 @@
+"""The operator's tests run on a fake API server; here the real one is held to the same contract."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from octavo_e2e.kubectl import Kubectl
+from tests.operator.fakes.contract_kube import KubeContract, Target
+
+from octavo_operator.kube_api import HttpApi, load_configuration
+
+
+class TestKubeApiserver(KubeContract):
+    @pytest.fixture
+    async def target(self, namespace: Kubectl, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Target]:
+        monkeypatch.setenv("KUBECONFIG", str(namespace.kubeconfig))
+        api = HttpApi(await load_configuration())
+
+        async def terminate(name: str) -> None:
+            await asyncio.to_thread(namespace.run, "delete", "namespace", name, "--wait=false")
+
+        yield Target(api, namespace.namespace, terminate)
+        await api.close()

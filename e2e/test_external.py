@@ -1,0 +1,184 @@
+"""From ``kubectl apply`` to tokens: a real API server, the operator with the chart's rights, and a real Ray."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from octavo_e2e import ray_host
+from octavo_e2e.documents import deployment
+from octavo_e2e.kubectl import Kubectl, eventually
+from octavo_e2e.operator import Installation, Operator
+from octavo_e2e.ray_host import RayHost
+from octavo_e2e.serving import Serving, complete, get
+
+FOREIGN = {"name": "somebody-else", "route_prefix": "/else", "import_path": "octavo_e2e.foreign_app:app"}
+SMALL: dict[str, Any] = {"engine": {"kvCacheMemoryBytes": "64Mi"}, "resources": {"limits": {"cpu": 1}}}
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[RayHost]:
+    with ray_host.running(cpus=16) as host:
+        # Its proxy and an application were there before us.
+        host.serve({**host.settings, "applications": [FOREIGN]})
+        yield host
+
+
+@pytest.fixture(scope="module")
+def operator(installation: Installation) -> Iterator[Operator]:
+    with installation.operator() as running:
+        yield running
+
+
+@pytest.fixture
+def books(namespace: Kubectl, ray: RayHost, operator: Operator) -> Iterator[Serving]:
+    """A deployment that serves; it is gone from Ray afterwards."""
+    serving = apply(namespace, ray, "books")
+    serving.wait_ready()
+    yield serving
+    namespace.run("delete", "sdep", "--all", "--timeout=60s")
+
+
+def apply(namespace: Kubectl, ray: RayHost, name: str, **spec: Any) -> Serving:
+    if namespace.get("secret", "ray-token") is None:
+        namespace.run("create", "secret", "generic", "ray-token", f"--from-literal=auth_token={ray.token}")
+    external = {"dashboardURL": ray.dashboard_url, "authSecretRef": {"name": "ray-token"}}
+    namespace.apply(deployment(name, rayCluster={"external": external}, **{**SMALL, **spec}), server_side=True)
+    return Serving(namespace, name)
+
+
+def actors(ray: RayHost, serving: Serving, deployment_name: str) -> set[str]:
+    """Ids of the running replicas' actors."""
+    application = ray.applications().get(f"{serving.kubectl.namespace}.{serving.name}", {})
+    replicas = application.get("deployments", {}).get(deployment_name, {}).get("replicas", [])
+    return {replica["actor_id"] for replica in replicas if replica["state"] == "RUNNING"}
+
+
+def test_tokens_come_through_serves_proxy_and_through_the_gateways_own_door(books: Serving, ray: RayHost) -> None:
+    url = books.status["urls"]["http"]
+    assert url == f"{ray.proxy_url}/{books.kubectl.namespace}/books/v1"
+    through_proxy = complete(url, "books")
+    assert through_proxy
+    doors = json.loads(get(f"{url.removesuffix('/v1')}/doors"))
+    own = next(door for door in doors_in(doors) if door.startswith("http://"))
+    assert not own.endswith(f":{ray.proxy_url.rpartition(':')[2]}")
+    assert complete(f"{own}/v1", "books") == through_proxy
+
+
+def doors_in(answer: Any) -> list[str]:
+    """As the operator reads it: a list of addresses, or an object whose values are such."""
+    values = answer.values() if isinstance(answer, dict) else answer
+    return [str(part) for value in values for part in (value if isinstance(value, list) else [value])]
+
+
+def test_a_live_edit_keeps_every_replica(books: Serving, ray: RayHost) -> None:
+    before = actors(ray, books, "Engine"), actors(ray, books, "Gateway")
+    books.edit({"engine": {"maxNumQueuedReqs": 3}, "router": {"policy": "round_robin"}, "model": {"servedName": "b"}})
+    books.wait_ready()
+    assert (actors(ray, books, "Engine"), actors(ray, books, "Gateway")) == before
+    assert complete(books.status["urls"]["http"], "b")
+
+
+def test_a_rolling_edit_replaces_the_engines_and_no_gateway(books: Serving, ray: RayHost) -> None:
+    engines, gateways = actors(ray, books, "Engine"), actors(ray, books, "Gateway")
+    books.edit({"engine": {"maxNumSeqs": 7}})
+    books.wait_ready()
+    assert not actors(ray, books, "Engine") & engines
+    assert actors(ray, books, "Gateway") == gateways
+    assert complete(books.status["urls"]["http"], "books")
+
+
+def test_kubectl_scale_adds_and_takes_replicas(books: Serving, ray: RayHost) -> None:
+    (first,) = actors(ray, books, "Engine")
+    books.kubectl.run("scale", "sdep/books", "--replicas=2")
+    books.wait_ready()
+    assert len(actors(ray, books, "Engine")) == 2
+    assert first in actors(ray, books, "Engine")
+    assert books.status["readyReplicas"] == 2
+    books.kubectl.run("scale", "sdep/books", "--replicas=1")
+    books.wait_ready()
+    eventually("one engine", lambda: len(actors(ray, books, "Engine")) == 1)
+
+
+def test_suspend_frees_the_replicas_and_keeps_the_resource(books: Serving, ray: RayHost) -> None:
+    books.edit({"suspend": True})
+    books.wait("Ready", "False", "Suspended")
+    assert f"{books.kubectl.namespace}.books" not in ray.applications()
+    books.edit({"suspend": False})
+    books.wait_ready()
+    assert complete(books.status["urls"]["http"], "books")
+
+
+def test_ready_waits_for_the_generation_that_was_applied_last(books: Serving, ray: RayHost) -> None:
+    generation = books.edit({"engine": {"maxNumSeqs": 5}})
+    books.wait_ready()
+    ready = books.condition("Ready")
+    assert ready["observedGeneration"] == generation
+    application = ray.applications()[f"{books.kubectl.namespace}.books"]
+    engine = next(d for d in application["deployed_app_config"]["deployments"] if d["name"] == "Engine")
+    assert '"max_num_seqs": 5' in str(engine).replace("'", '"') or '"max_num_seqs":5' in str(engine)
+
+
+def test_a_foreign_change_is_set_back(books: Serving, ray: RayHost) -> None:
+    name = f"{books.kubectl.namespace}.books"
+    before = actors(ray, books, "Gateway")
+    details = ray.applications()
+    configs = [a["deployed_app_config"] for a in details.values() if a.get("deployed_app_config")]
+    changed = [
+        {
+            **c,
+            "deployments": [
+                {**d, "user_config": {**d["user_config"], "drain_seconds": 1}} if d["name"] == "Gateway" else d
+                for d in c["deployments"]
+            ],
+        }
+        if c["name"] == name
+        else c
+        for c in configs
+    ]
+    wanted = next(c for c in configs if c["name"] == name)
+    ray.serve({**ray.settings, "applications": changed})
+    eventually("set back", lambda: ray.applications()[name]["deployed_app_config"] == wanted, timeout_s=60)
+    eventually("told", lambda: books.said("DriftCorrected"))
+    assert actors(ray, books, "Gateway") == before
+
+
+def test_a_deleted_deployment_leaves_ray_and_the_others_stay(namespace: Kubectl, books: Serving, ray: RayHost) -> None:
+    pages = apply(namespace, ray, "pages")
+    pages.wait_ready()
+    kept = actors(ray, books, "Engine")
+    namespace.run("delete", "sdep/pages", "--timeout=60s")
+    assert set(ray.applications()) == {FOREIGN["name"], f"{namespace.namespace}.books"}
+    assert actors(ray, books, "Engine") == kept
+    assert complete(books.status["urls"]["http"], "books")
+
+
+def test_a_wrong_token_is_named_and_the_right_one_heals(namespace: Kubectl, ray: RayHost, operator: Operator) -> None:
+    namespace.run("create", "secret", "generic", "ray-token", "--from-literal=auth_token=wrong")
+    serving = apply(namespace, ray, "books")
+    serving.wait("RayClusterReady", "False", "AuthFailed")
+    namespace.run("delete", "secret", "ray-token")
+    namespace.run("create", "secret", "generic", "ray-token", f"--from-literal=auth_token={ray.token}")
+    serving.wait_ready()
+    for text in (str(serving.document), str(serving.events()), operator.log()):
+        assert ray.token not in text
+    namespace.run("delete", "sdep/books", "--timeout=60s")
+
+
+def test_a_restart_of_the_operator_changes_nothing(books: Serving, ray: RayHost, operator: Operator) -> None:
+    before = actors(ray, books, "Engine"), actors(ray, books, "Gateway"), deployed_at(ray, books)
+    version = books.document["metadata"]["resourceVersion"]
+    operator.stop()
+    try:
+        time.sleep(1)
+        assert complete(books.status["urls"]["http"], "books")
+    finally:
+        operator.start()
+    time.sleep(5)
+    assert (actors(ray, books, "Engine"), actors(ray, books, "Gateway"), deployed_at(ray, books)) == before
+    assert books.document["metadata"]["resourceVersion"] == version
+
+
+def deployed_at(ray: RayHost, serving: Serving) -> float:
+    return float(ray.applications()[f"{serving.kubectl.namespace}.{serving.name}"]["last_deployed_time_s"])
