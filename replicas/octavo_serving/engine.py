@@ -12,8 +12,15 @@ import ray
 from ray.util import get_node_ip_address
 
 from octavo_api.errors import OctavoError
-from octavo_api.serve_config import ApplicationArgs, Bind, EngineUserConfig, engine_settings, read_environment
-from octavo_serving import autoscaling, ray_adapter
+from octavo_api.serve_config import (
+    ENGINE,
+    ApplicationArgs,
+    Bind,
+    EngineUserConfig,
+    engine_settings,
+    read_environment,
+)
+from octavo_serving import autoscaling, logs, ray_adapter
 from octavo_serving.secrets import engine_secret
 
 if TYPE_CHECKING:
@@ -33,13 +40,17 @@ class EngineReplica:
     """A step takes seconds at most; a thread that shows no sign for this long hangs."""
 
     async def __init__(self, args: ApplicationArgs) -> None:
+        self._replica = ray_adapter.replica_id().unique_id
+        packages = ("octavo_engine", "octavo_kernels", "octavo_serving")
+        with logs.replica_logs(packages, ray_adapter.application_name(), ENGINE, self._replica):
+            await self._start(args)
+
+    async def _start(self, args: ApplicationArgs) -> None:
         from octavo_engine.engine import settle_heap
         from octavo_engine.service import EngineServer
 
-        ray_adapter.log_with_serve("octavo_engine", "octavo_kernels", "octavo_serving")
         self._environment = read_environment(os.environ)
         self._config = EngineUserConfig.model_validate(ray_adapter.initial_user_config())
-        self._replica = ray_adapter.replica_id().unique_id
         self._computed = 0
         self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
         loaded = await asyncio.to_thread(self.load, args)

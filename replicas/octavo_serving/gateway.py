@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.serve.handle import DeploymentHandle
+from ray.util import get_node_ip_address
 
 from octavo_api import model_source
-from octavo_api.serve_config import ApplicationArgs, Bind, GatewayUserConfig
+from octavo_api.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserConfig
 from octavo_api.settings import RouterSettings
-from octavo_serving import ray_adapter, registry
+from octavo_serving import logs, ray_adapter, registry
+from octavo_serving.doors import Doors
 from octavo_serving.front_door import FrontDoor
-from octavo_serving.ingress import without_lifespan
+from octavo_serving.ingress import with_doors, without_lifespan
 from octavo_serving.membership import Membership
 from octavo_serving.registry import Announcement
 from octavo_serving.secrets import engine_secret
+from octavo_serving.waking import Waker
 
 if TYPE_CHECKING:
     from octavo_router.server import GatewayServer
@@ -34,23 +37,44 @@ class GatewayReplica:
     """Tokenizes, routes and answers. Its replicas come from the registry that the engine handle's router fills."""
 
     async def __init__(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
-        ray_adapter.log_with_serve("octavo_router", "octavo_serving")
         self._replica = ray_adapter.replica_id().unique_id
+        self._application = ray_adapter.application_name()
+        packages = ("octavo_router", "octavo_serving")
+        with logs.replica_logs(packages, self._application, GATEWAY, self._replica):
+            await self._start(engine, args)
+
+    async def _start(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
         self._config = GatewayUserConfig.model_validate(ray_adapter.initial_user_config())
         self._loop = asyncio.get_running_loop()
+        self._waker = Waker(lambda: ray_adapter.call_for_replica(engine))
         self._server = await self._build(args)
         self._members = Membership(self._loop, self._pool.update_replicas)
         self._engines = ray_adapter.mirror(engine)
         registry.REGISTRY.subscribe(self._engines, self._replicas_changed)
-        host = "127.0.0.1" if args.bind is Bind.LOOPBACK else "0.0.0.0"
-        self._door = FrontDoor(self._server, host, args.http_port, args.grpc_port, name=f"gateway {self._replica}")
+        loopback = args.bind is Bind.LOOPBACK
+        self._host = "127.0.0.1" if loopback else get_node_ip_address()
+        self._schemes = ("https", "grpcs") if args.tls_folder else ("http", "grpc")
+        self._door = FrontDoor(
+            self._server,
+            self._host if loopback else "0.0.0.0",
+            args.http_port,
+            args.grpc_port,
+            name=f"gateway {self._replica}",
+        )
+        self._doors = Doors(ray_adapter.Store(f"doors/{self._application}"), self._replica, self._own_doors)
         await self._meet_engines()
         await self._door.open()
+        self._doors.start()
+
+    def _own_doors(self) -> list[str]:
+        """None while another gateway of this node has the ports."""
+        ports = (self._server.http_port, self._server.grpc_port)
+        return [f"{scheme}://{self._host}:{port}" for scheme, port in zip(self._schemes, ports, strict=True) if port]
 
     async def _meet_engines(self) -> None:
         """A gateway that takes over from another should know the engines before it is asked; none is no obstacle."""
         for _ in range(_MEET_TURNS):
-            if self._server.gateway.ready:
+            if self._server.gateway.has_replica:
                 return
             await asyncio.sleep(_MEET_TURN_S)
 
@@ -60,12 +84,16 @@ class GatewayReplica:
         from octavo_router.metrics import Metrics
         from octavo_router.server import GatewayServer
         from octavo_router.text import ModelText
+        from octavo_router.tls import Certificate
 
         files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)
         text = await asyncio.to_thread(ModelText.load, files)
         settings, metrics = self._settings(self._config), Metrics()
-        secret = await asyncio.to_thread(engine_secret, ray_adapter.application_name())
-        self._pool = ReplicaPool(settings, gateway=self._replica, secret=secret, metrics=metrics)
+        secret = await asyncio.to_thread(engine_secret, self._application)
+        self._pool = ReplicaPool(
+            settings, gateway=self._replica, secret=secret, metrics=metrics, on_wanted=self._waker.wanted
+        )
+        self._pool.hold_requests(self._config.hold_requests)
         return GatewayServer(
             text=text,
             served_name=self._config.served_name,
@@ -73,6 +101,7 @@ class GatewayReplica:
             pool=self._pool,
             keys=ApiKeys.load(Path(args.api_key_file)) if args.api_key_file else None,
             metrics=metrics,
+            certificate=Certificate.load(Path(args.tls_folder)) if args.tls_folder else None,
         )
 
     @staticmethod
@@ -92,7 +121,7 @@ class GatewayReplica:
         )
 
     def __serve_build_asgi_app__(self) -> Any:
-        return without_lifespan(self._server.app)
+        return without_lifespan(with_doors(self._server.app, self._doors.all))
 
     async def check_health(self) -> None:
         self._door.check()
@@ -103,6 +132,7 @@ class GatewayReplica:
             settings = self._settings(config)
             self._server.reconfigure(settings, served_name=config.served_name)
             self._pool.reconfigure(settings)
+            self._pool.hold_requests(config.hold_requests)
             self._config = config
             logger.info("gateway %s took up %s", self._replica, config.settings)
 
@@ -110,8 +140,10 @@ class GatewayReplica:
         """Serve waits for what came through its proxy; what came through the own listeners is waited for here."""
         if not hasattr(self, "_door"):
             return
+        await self._doors.close()
         if not await self._door.close(self._config.drain_seconds):
             logger.warning("gateway %s: streams cut after %d s", self._replica, self._config.drain_seconds)
         registry.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
+        self._waker.close()
         self._members.close()
         await self._pool.close()

@@ -1,5 +1,6 @@
 """The gateway's ASGI application as Serve wants it."""
 
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -21,5 +22,21 @@ def without_lifespan(app: Application) -> Application:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
+
+    return ingress
+
+
+def with_doors(app: Application, doors: Callable[[], list[str]]) -> Application:
+    """Answers ``GET /doors``: where the application's gateways listen themselves. Behind Serve's proxy only."""
+    from octavo_router.http.app import route_path
+
+    async def ingress(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or route_path(scope) != "/doors":
+            await app(scope, receive, send)
+            return
+        body = json.dumps({"doors": doors()}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     return ingress

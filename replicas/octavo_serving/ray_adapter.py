@@ -1,8 +1,8 @@
 """Every private or alpha name of Ray that this project uses, checked against ``ray==2.60.*``.
 
-``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, the replica context's deployment
-configuration, the controller client, ``ray.init(_temp_dir=...)``, Ray's cached configuration and the key-value store of
-its head are private.
+``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, a handle's report of its queue, the
+replica context's deployment configuration, the controller client, ``ray.init(_temp_dir=...)``, Ray's cached
+configuration and the key-value store of its head are private.
 """
 
 import logging
@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from ray.experimental import internal_kv
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
+from ray.serve._private.metrics_utils import QUEUED_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
@@ -64,6 +65,23 @@ def mirror(handle: DeploymentHandle[Any]) -> str:
     return deployment_key(handle.app_name, handle.deployment_name)
 
 
+async def call_for_replica(handle: DeploymentHandle[Any]) -> None:
+    """Calls ``wake`` of the deployment and returns when a replica has answered. Cancel it to take the call back.
+
+    Serve starts a first replica where its controller hears of a waiting call. A handle reports the averages of its
+    recent past, every ten seconds: without forgetting it, a call would be heard late, and an answered one too long.
+    """
+    metrics = handle._router._asyncio_router._metrics_manager
+    metrics.metrics_store.data.pop(QUEUED_REQUESTS_KEY, None)
+    response = handle.wake.remote()
+    try:
+        await response
+    finally:
+        response.cancel()
+        metrics.metrics_store.data.pop(QUEUED_REQUESTS_KEY, None)
+        metrics.push_autoscaling_metrics_to_controller()
+
+
 def start_ray(num_cpus: int, folder: Path) -> None:
     """Starts a Ray of its own in ``folder`` and connects this process to it, whatever else runs on the machine.
 
@@ -95,23 +113,33 @@ def kept(key: str, value: str) -> str:
     return bytes(stored).decode()
 
 
+class Store:
+    """A folder of Ray's own store. Blocks for a moment; raises ``RayError`` where the head is out of reach."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = f"{folder}/"
+
+    def put(self, name: str, value: str) -> None:
+        internal_kv._internal_kv_put(self._folder + name, value, namespace=_NAMESPACE)
+
+    def entries(self) -> dict[str, str]:
+        found = {}
+        for key in internal_kv._internal_kv_list(self._folder, namespace=_NAMESPACE):
+            value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
+            if value is not None:
+                found[key.decode().removeprefix(self._folder)] = value.decode()
+        return found
+
+    def delete(self, name: str) -> None:
+        internal_kv._internal_kv_del(self._folder + name, namespace=_NAMESPACE)
+
+
 def replica_id() -> ReplicaID:
     return serve.get_replica_context().replica_id
 
 
 def application_name() -> str:
     return serve.get_replica_context().app_name
-
-
-def log_with_serve(*packages: str) -> None:
-    """Writes these packages' logs into the replica's own log file, beside what Serve says of it."""
-    handlers = logging.getLogger("ray.serve").handlers
-    for package in packages:
-        logger = logging.getLogger(package)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        for handler in handlers:
-            logger.addHandler(handler)
 
 
 def initial_user_config() -> dict[str, Any]:

@@ -107,9 +107,10 @@ class Replica:
 class Cluster:
     """Deploys the application of ``octavo_test_apps`` and looks at it from outside."""
 
-    def __init__(self, controller: Any, folder: Any, proxy_port: int, hang: Path) -> None:
+    def __init__(self, controller: Any, folder: Any, proxy_port: int, hang: Path, log: Path) -> None:
         self.folder = folder
         self.hang = hang
+        self.log = log
         self.http_port, self.grpc_port, self.proxy_port = free_port(), free_port(), proxy_port
         self.direct = f"http://127.0.0.1:{self.http_port}"
         self.proxied = f"http://127.0.0.1:{self.proxy_port}/{APP}"
@@ -144,10 +145,10 @@ class Cluster:
     def endpoint(self, grpc_port: int) -> dict[str, Any]:
         return {"http": {"port": self.http_port}, "grpc": {"port": grpc_port}}
 
-    def deploy(self, **spec: Any) -> None:
+    def deploy(self, engines: int | None = None, **spec: Any) -> None:
         """Deploys and waits until the counts are what was asked for and the gateway knows its engines."""
         self.apply(self.application(**spec))
-        engines = spec.get("replicas", 1)
+        engines = spec.get("replicas", 1) if engines is None else engines
         gateways = spec.get("router", {}).get("replicas", 1)
         eventually("the application runs", lambda: self._stays_settled(engines, gateways))
         eventually("every engine is known", lambda: self.ready_engines() == engines)
@@ -220,8 +221,24 @@ class Cluster:
         body = {"model": APP, "prompt": "Once", "max_tokens": 8, "ignore_eos": True, "temperature": 0, **fields}
         return httpx.post(f"{url}/v1/completions", json=body, timeout=TIMEOUT_S, trust_env=False)
 
+    def metric(self, name: str) -> float:
+        """Returns the sum over all replicas of a family on the gateway's page; 0 where it has no series."""
+        page = httpx.get(f"{self.direct}/metrics", timeout=5, trust_env=False).text
+        series = [line for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in series)
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Returns what all replicas have written where a pod's standard output would be."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
     def stream(self, max_tokens: int, url: str | None = None, prompt: str = "Once upon a time") -> Stream:
         return Stream(url or self.direct, max_tokens, prompt)
+
+
+@pytest.fixture(scope="session")
+def wait() -> Callable[..., Any]:
+    """``eventually``."""
+    return eventually
 
 
 @pytest.fixture
@@ -235,10 +252,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     from octavo_serving.local import LocalRay, RunFolder
 
     folder = RunFolder.create()
-    hang = tmp_path_factory.mktemp("ray") / "hang"
+    hang, log = (tmp_path_factory.mktemp("ray") / name for name in ("hang", "log"))
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "apps"), os.environ.get("PYTHONPATH")))),
         "OCTAVO_TEST_HANG": str(hang),
+        "OCTAVO_LOG_STREAM": str(log),
     }
     proxy_port = free_port()
     ray = LocalRay(folder, num_cpus=2, environment=environment)
@@ -247,6 +265,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             from octavo_serving.ray_adapter import Controller
 
             controller = Controller.start(proxy_location="HeadOnly", http_port=proxy_port)
-            yield Cluster(controller, folder, proxy_port, hang)
+            yield Cluster(controller, folder, proxy_port, hang, log)
     finally:
         folder.remove()

@@ -12,9 +12,7 @@ unknowns = st.integers(0, 16)
 
 
 @given(loads, unknowns, st.floats(0.1, 1e12), st.integers(0, 16), st.integers(0, 16))
-def test_the_count_stays_within_its_bounds(
-    load: list[float], unknown: int, target: float, low: int, more: int
-) -> None:
+def test_the_count_stays_within_its_bounds(load: list[float], unknown: int, target: float, low: int, more: int) -> None:
     count = desired_replicas(load, unknown=unknown, target=target, minimum=low, maximum=low + more)
     assert low <= count <= low + more
 

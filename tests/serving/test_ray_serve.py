@@ -188,22 +188,6 @@ def listens(pid: int, port: int) -> bool:
     return any(os.readlink(descriptor) in inodes for descriptor in descriptors if os.path.lexists(descriptor))
 
 
-@pytest.mark.filterwarnings("ignore:.*metrics_interval_s")
-def test_requests_in_flight_add_a_replica_and_their_end_takes_it_away(cluster) -> None:
-    cluster.deploy(replicas=1)
-    application = cluster.application(replicas=1)
-    [engine] = [d for d in application["deployments"] if d["name"] == "Engine"]
-    fast = {"metrics_interval_s": 1, "look_back_period_s": 3}
-    engine["autoscaling_config"] |= {"max_replicas": 2, "target_ongoing_requests": 4, **fast}
-    cluster.apply(application)
-    streams = [cluster.stream(800, prompt=f"Load {n}").start() for n in range(8)]
-    eventually(lambda: cluster.settled(2, 1), timeout_s=30)
-    for stream in streams:
-        stream.join()
-        assert (stream.error, stream.completion_tokens) == (None, 800)
-    eventually(lambda: cluster.settled(1, 1), timeout_s=30)
-
-
 def test_no_engine_is_an_error_at_once_and_a_count_of_zero_stays(cluster) -> None:
     cluster.deploy(replicas=0)
     assert cluster.complete(cluster.direct).status_code == 503

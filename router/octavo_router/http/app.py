@@ -70,7 +70,7 @@ class HttpApp:
         except RequestError as error:
             await reply.error(error)
         except Exception:
-            logger.exception("internal error at %s, request %s", path, id)
+            logger.exception("internal error at %s, request %s", path, id, extra={"request_id": id})
             if reply.status:
                 raise
             await reply.error(RequestError("internal error; the gateway's log has more"))

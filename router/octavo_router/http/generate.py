@@ -137,7 +137,8 @@ class Generate:
     async def _break_off(self, job: Job, error: Exception, reply: Reply) -> None:
         """Tells a client that reads; one that does not has its connection cut by the server."""
         if not isinstance(error, RequestError):
-            logger.error("internal error in the middle of stream %s", job.calls[0].request_id, exc_info=error)
+            id = job.calls[0].request_id
+            logger.error("internal error in the middle of stream %s", id, exc_info=error, extra={"request_id": id})
             error = RequestError("internal error; the gateway's log has more")
         with suppress(TimeoutError):
             async with asyncio.timeout(LATE_S):

@@ -1,0 +1,114 @@
+"""Where the gateways of an application listen, for a Ray on which ports are allocated: each tells all others.
+
+Every gateway keeps its addresses in the store of Ray's head and confirms them every few seconds; entries that nobody
+confirms any more are those of gateways that died.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 3.0
+DEAD_AFTER_S = 4 * BEAT_S
+_CLOSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    entry: str
+    at: float
+
+
+class DoorBook:
+    """What was last heard of each gateway. Its own clock counts, no other machine's."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, _Heard] = {}
+
+    def hear(self, entries: Mapping[str, str], now: float) -> list[str]:
+        """Takes in all entries that there are, by gateway; returns the gateways that have died."""
+        self._heard = {
+            name: known if (known := self._heard.get(name)) and known.entry == entry else _Heard(entry, now)
+            for name, entry in entries.items()
+        }
+        dead = [name for name, heard in self._heard.items() if now - heard.at > DEAD_AFTER_S]
+        for name in dead:
+            del self._heard[name]
+        return dead
+
+    def doors(self) -> list[str]:
+        return sorted(door for heard in self._heard.values() for door in read_entry(heard.entry))
+
+
+def write_entry(doors: Iterable[str], beat: int) -> str:
+    return json.dumps({"doors": list(doors), "beat": beat})
+
+
+def read_entry(entry: str) -> list[str]:
+    return list(json.loads(entry)["doors"])
+
+
+class Store(Protocol):
+    """A folder of ``ray_adapter.Store``; blocks."""
+
+    def put(self, name: str, value: str) -> None: ...
+
+    def entries(self) -> dict[str, str]: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+class Doors:
+    """Publishes what ``mine`` returns, under ``name``, and knows everybody's."""
+
+    def __init__(self, store: Store, name: str, mine: Callable[[], list[str]]) -> None:
+        self._store = store
+        self._name = name
+        self._mine = mine
+        self._beat = 0
+        self._book = DoorBook()
+        self._failing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def all(self) -> list[str]:
+        """Returns the addresses of all gateways as they were some seconds ago, and this one's."""
+        return sorted({*self._book.doors(), *self._mine()})
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_telling(), name="doors")
+
+    async def close(self) -> None:
+        """Takes this gateway's addresses out."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.to_thread(self._store.delete, self._name)
+        except Exception as error:
+            logger.warning("the addresses of gateway %s stay published for a while: %s", self._name, error)
+
+    async def _keep_telling(self) -> None:
+        while True:
+            try:
+                await self._tell()
+                self._failing = False
+            except Exception as error:
+                if not self._failing:
+                    logger.warning("gateway %s cannot publish its addresses: %s", self._name, error)
+                self._failing = True
+            await asyncio.sleep(BEAT_S)
+
+    async def _tell(self) -> None:
+        self._beat += 1
+        await asyncio.to_thread(self._store.put, self._name, write_entry(self._mine(), self._beat))
+        entries = await asyncio.to_thread(self._store.entries)
+        for name in self._book.hear(entries, time.monotonic()):
+            await asyncio.to_thread(self._store.delete, name)

@@ -1,0 +1,107 @@
+"""Where a replica's logs go: into Serve's own file of the replica, and as JSON lines to where the pod's are collected.
+
+Ray sends what its workers print into files of its session's folder, and Serve in its fast mode prints nothing at all;
+so a pod names its own standard output in ``OCTAVO_LOG_STREAM`` (``/proc/1/fd/1``), and replicas write there.
+"""
+
+import json
+import logging
+import logging.handlers
+import os
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from octavo_api.errors import StartupError
+from octavo_api.serve_config import LOG_VARIABLE
+
+_SERVE = "ray.serve"
+_WAITING_LINES = 10_000
+"""More lines than these are dropped where nobody takes them: a replica never waits for who collects its logs."""
+
+
+class JsonLines(logging.Formatter):
+    """One line for each record: time (UTC), level, logger, message, what ``labels`` say, request and traceback."""
+
+    converter = time.gmtime
+
+    def __init__(self, **labels: str) -> None:
+        super().__init__(datefmt="%Y-%m-%dT%H:%M:%S")
+        self._labels = labels
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": f"{self.formatTime(record, self.datefmt)}.{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._labels,
+        }
+        if request := getattr(record, "request_id", None):
+            line["request"] = str(request)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class _Lines(logging.handlers.QueueHandler):
+    """Formats where the record is made, writes in a thread."""
+
+    def prepare(self, record: logging.LogRecord) -> str:  # type: ignore[override]
+        return self.format(record)
+
+
+class _Writer(logging.handlers.QueueListener):
+    def __init__(self, lines: "queue.Queue[str]", stream: TextIO) -> None:
+        super().__init__(lines)
+        self._stream = stream
+
+    def handle(self, record: str) -> None:  # type: ignore[override]
+        self._stream.write(record + "\n")
+
+
+@contextmanager
+def replica_logs(packages: tuple[str, ...], application: str, deployment: str, replica: str) -> Iterator[None]:
+    """Sets the logs of a replica up, and logs what its constructor, which this surrounds, cannot do."""
+    _log_with_serve(packages)
+    if path := os.environ.get(LOG_VARIABLE):
+        log_to_stream(path, packages, application=application, deployment=deployment, replica=replica)
+    logger = logging.getLogger(__name__)
+    try:
+        yield
+    except StartupError as error:
+        logger.error("%s %s cannot start: %s", deployment.lower(), replica, error.message)
+        raise
+    except Exception:
+        logger.exception("%s %s cannot start", deployment.lower(), replica)
+        raise
+
+
+def _log_with_serve(packages: tuple[str, ...]) -> None:
+    """Writes these packages' logs into the replica's own log file, beside what Serve says of it."""
+    handlers = logging.getLogger(_SERVE).handlers
+    for package in packages:
+        logger = logging.getLogger(package)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        for handler in handlers:
+            logger.addHandler(handler)
+
+
+def log_to_stream(path: str, packages: tuple[str, ...], **labels: str) -> None:
+    """Writes these packages' logs, and the warnings of all others, to ``path``; says so in the log where it cannot."""
+    try:
+        stream = open(path, "a", buffering=1)  # noqa: SIM115 - open as long as the process lives
+    except OSError as error:
+        logging.getLogger(__name__).warning("logs do not go to %s: %s", path, error.strerror)
+        return
+    lines: queue.Queue[str] = queue.Queue(_WAITING_LINES)
+    _Writer(lines, stream).start()
+    for names, level in ((packages, logging.NOTSET), ((_SERVE, None), logging.WARNING)):
+        handler = _Lines(lines)
+        handler.setFormatter(JsonLines(**labels))
+        handler.setLevel(level)
+        for name in names:
+            logging.getLogger(name).addHandler(handler)

@@ -1,0 +1,42 @@
+"""Makes a first engine come while requests wait for one."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 0.5
+
+
+class Waker:
+    """Has one call under way as long as an engine is wanted, however many requests wait.
+
+    Serve counts a call that waits for a replica, and starts one. A call that was answered has met a replica that takes
+    no requests yet, or no more (the last one, which drains): the next follows.
+    """
+
+    def __init__(self, call: Callable[[], Awaitable[None]], *, pause_s: float = PAUSE_S) -> None:
+        self._call = call
+        self._pause_s = pause_s
+        self._calling: asyncio.Task[None] | None = None
+
+    def wanted(self, wanted: bool) -> None:
+        if wanted and self._calling is None:
+            self._calling = asyncio.create_task(self._keep_calling(), name="wake an engine")
+        elif not wanted:
+            self.close()
+
+    def close(self) -> None:
+        if self._calling is not None:
+            self._calling.cancel()
+            self._calling = None
+
+    async def _keep_calling(self) -> None:
+        logger.info("requests wait for a first engine")
+        while True:
+            try:
+                await self._call()
+            except Exception as error:
+                logger.warning("no engine could be asked for: %s", error)
+            await asyncio.sleep(self._pause_s)

@@ -1,0 +1,122 @@
+"""Engines by load, on real Ray: up, down, to zero and back, and what becomes of requests meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(150),
+    pytest.mark.filterwarnings("ignore:.*metrics_interval_s"),
+]
+
+AT_ONCE = {"upscaleDelaySeconds": 0, "downscaleDelaySeconds": 0, "downscaleToZeroDelaySeconds": 0}
+
+
+def scaling(least: int, most: int, **fields: Any) -> dict[str, Any]:
+    return {"minReplicas": least, "maxReplicas": most, **AT_ONCE, **fields}
+
+
+def ready(cluster: Any) -> int:
+    return httpx.get(f"{cluster.direct}/ready", timeout=5, trust_env=False).status_code
+
+
+def engines_in(lines: list[dict[str, Any]]) -> set[str]:
+    return {line["replica"] for line in lines if line.get("deployment") == "Engine"}
+
+
+def test_twenty_requests_at_zero_are_answered_by_one_engine_that_is_asked_for_once(
+    cluster: Any, wait: Callable[..., Any]
+) -> None:
+    cluster.deploy(engines=0, autoscaling=scaling(0, 3, downscaleToZeroDelaySeconds=3600))
+    assert ready(cluster) == 200
+    before = len(cluster.log_lines())
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda n: cluster.complete(cluster.direct, prompt=f"Page {n}"), range(20)))
+    assert [answer.status_code for answer in answers] == [200] * 20
+    new = cluster.log_lines()[before:]
+    assert len([line for line in new if line["message"] == "requests wait for a first engine"]) == 1
+    assert len(engines_in(new)) == 1
+    wait("one engine", lambda: cluster.settled(1, 1))
+
+
+def test_requests_that_wait_in_vain_are_told_in_time_and_no_more_wait_than_may(cluster: Any) -> None:
+    application = cluster.application(
+        autoscaling=scaling(0, 1), router={"requestTimeoutSeconds": 3, "maxQueuedRequests": 5}
+    )
+    [engine] = [d for d in application["deployments"] if d["name"] == "Engine"]
+    engine["ray_actor_options"]["num_cpus"] = 64  # nowhere
+    cluster.apply(application)
+    deadline = time.monotonic() + 50
+    while cluster.ready_engines() or cluster.replicas("Engine"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    began = threading.Barrier(9)
+
+    def ask(number: int) -> tuple[int, str]:
+        began.wait()
+        answer = cluster.complete(cluster.direct, prompt=f"Line {number}")
+        assert answer.headers["retry-after"] == "10"
+        return answer.status_code, answer.json()["error"]["message"]
+
+    with ThreadPoolExecutor(9) as pool:
+        answers = list(pool.map(ask, range(9)))
+    assert [code for code, _ in answers] == [503] * 9  # a deadline that passes is a 504
+    messages = [message for _, message in answers]
+    assert len([message for message in messages if "5 requests wait for one already" in message]) == 4
+    assert len([message for message in messages if "came up in the time" in message]) == 5
+    assert ready(cluster) == 200
+
+
+def test_load_adds_an_engine_and_its_end_takes_both_away_without_cutting_a_stream(
+    cluster: Any, wait: Callable[..., Any]
+) -> None:
+    cluster.deploy(engines=0, autoscaling=scaling(0, 2, targetRequests=4))
+    with ThreadPoolExecutor(8) as pool:
+        streams = list(pool.map(lambda n: cluster.stream(800, prompt=f"Load {n}").start(), range(8)))
+    wait("two engines", lambda: cluster.settled(2, 1))
+    for stream in streams:
+        stream.join()
+        assert (stream.error, stream.completion_tokens) == (None, 800)
+    wait("no engine", lambda: not cluster.replicas("Engine"))
+    # The last one may be draining still: it takes nothing more, and the next is asked for.
+    assert cluster.complete(cluster.direct).status_code == 200
+
+
+def test_a_live_change_of_targets_bounds_and_delays_counts_at_once_and_replaces_nothing(
+    cluster: Any, wait: Callable[..., Any]
+) -> None:
+    never = {"upscaleDelaySeconds": 3600, "downscaleDelaySeconds": 3600}
+    cluster.deploy(engines=1, autoscaling=scaling(1, 3))
+    [first], gateways = cluster.replicas("Engine"), cluster.replicas("Gateway")
+    streams = [cluster.stream(1500, prompt=f"Chapter {n}").start() for n in range(4)]
+
+    def stays(count: int, **fields: Any) -> None:
+        cluster.apply(cluster.application(autoscaling=scaling(1, 3, **fields)))
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            assert len(cluster.replicas("Engine")) == count
+            time.sleep(0.2)
+
+    def becomes(count: int, least: int = 1, most: int = 3, **fields: Any) -> None:
+        cluster.apply(cluster.application(autoscaling=scaling(least, most, **fields)))
+        wait(f"{count} engines with {fields}", lambda: cluster.settled(count, 1))
+        assert first in cluster.replicas("Engine")
+        assert cluster.replicas("Gateway") == gateways
+
+    stays(1, targetRequests=32)
+    stays(1, targetRequests=2, **never)
+    becomes(2, targetRequests=2)
+    stays(2, targetRequests=32, **never)
+    becomes(1, targetRequests=32)
+    becomes(3, least=3)
+    becomes(1, most=1)
+    becomes(2, most=2, targetCachePercent=1)
+    for stream in streams:
+        stream.join()
+        assert (stream.error, stream.completion_tokens) == (None, 1500)

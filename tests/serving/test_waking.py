@@ -1,0 +1,73 @@
+import asyncio
+
+import pytest
+
+from octavo_serving.waking import Waker
+
+
+class Calls:
+    """Calls of an engine's handle: answered when a test says so."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.under_way = 0
+        self.answer = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self) -> None:
+        self.made += 1
+        self.under_way += 1
+        try:
+            await self.answer.wait()
+            if self.error:
+                raise self.error
+        finally:
+            self.under_way -= 1
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_one_call_waits_however_often_an_engine_is_wanted() -> None:
+    calls = Calls()
+    waker = Waker(calls)
+    for _ in range(3):
+        waker.wanted(True)
+    await turns()
+    assert (calls.made, calls.under_way) == (1, 1)
+    waker.close()
+    await turns()
+    assert calls.under_way == 0
+
+
+async def test_it_is_taken_back_when_nobody_waits_and_made_again_for_the_next() -> None:
+    calls = Calls()
+    waker = Waker(calls)
+    waker.wanted(True)
+    await turns()
+    waker.wanted(False)
+    await turns()
+    assert (calls.made, calls.under_way) == (1, 0)
+    waker.wanted(True)
+    await turns()
+    assert (calls.made, calls.under_way) == (2, 1)
+    waker.close()
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("the replica has died")])
+async def test_an_answer_that_brought_no_engine_is_followed_by_another_call(error: Exception | None) -> None:
+    calls = Calls()
+    calls.answer.set()
+    calls.error = error
+    waker = Waker(calls, pause_s=0)
+    waker.wanted(True)
+    async with asyncio.timeout(5):
+        while calls.made < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    waker.close()
+    await turns()
+    made = calls.made
+    await turns()
+    assert calls.made == made
