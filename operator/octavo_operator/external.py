@@ -19,18 +19,18 @@ def decide(
     retried = not suspend and notices.retry_due(view, memory, now)
     actions: list[Action] = []
     events: list[Event] = []
+    if place.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
+        # Before anything is put, and again where somebody took it away.
+        actions.append(SetFinalizer(True))
     if not blocked and suspend:
         if view.ours and view.standing is not Standing.LEAVING:
             actions.append(RemoveApplication(place.address, place.name))
     elif not blocked:
         put_actions, put_events = notices.put(place.address, place, view, put, retried=retried)
-        # Before anything is put, and again where somebody took it away.
-        if (put_actions or view.ours) and place.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
-            actions.append(SetFinalizer(True))
         actions += put_actions
         events += put_events
     return Outcome(
-        ray=_ray(view, memory),
+        ray=_ray(view, memory, now),
         wanted=view,
         serving=view,
         front=Front(address=place.address, ray_version=view.serve.ray_version if view.serve else ""),
@@ -44,9 +44,10 @@ def decide(
     )
 
 
-def _ray(view: Serving, memory: Memory) -> Verdict:
+def _ray(view: Serving, memory: Memory, now: float) -> Verdict:
     if view.serve is not None and view.serve.reach is not Reach.UNREACHABLE:
         return notices.reached(view.serve.reach, view)
-    said = view.serve.message if view.serve is not None else ""
-    state = conditions.unknown if memory.config_hash else conditions.no
-    return state(Reason.UNREACHABLE, f"Ray's dashboard does not answer; {said}".rstrip("; "))
+    said = f"Ray's dashboard does not answer; {view.serve.message if view.serve is not None else ''}".rstrip("; ")
+    if memory.config_hash:
+        return notices.unreached(memory, said, now)
+    return conditions.no(Reason.UNREACHABLE, said)

@@ -36,7 +36,7 @@ def _changes(group: Mapping[str, Any], target: Counts, present: int | None) -> d
     least, most = bounds(target)
     old_least, old_most = int(group.get("minReplicas") or 0), int(group.get("maxReplicas") or 0)
     replicas = int(group.get("replicas") or 0)
-    pods = max(replicas, old_least)
+    pods = min(max(replicas, old_least), old_most)
     """As many as KubeRay runs now."""
     changes: dict[str, int] = {}
     if least < old_least:

@@ -23,6 +23,8 @@ class Judgement:
     conditions: Mapping[Type, Verdict]
     progress: str
     """A word for how far it is: another one is progress. Empty where nothing is to progress."""
+    since: float
+    """When it came so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,9 @@ class Judge:
         available = self._available()
         ready = self._ready(application, router, available)
         progress = "" if self._at_rest(ready) else self._progress(generation, application, ready)
-        since = self.memory.progress_at if progress == self.memory.progress and self.memory.progress_at else now
+        since = now
+        if progress == self.memory.progress and self.memory.progress_at is not None:
+            since = self.memory.progress_at
         late = bool(progress) and now - since >= self.deployment.spec.rollout.progress_deadline_seconds
         progressing = self._progressing(ready, application, late=late)
         made = {
@@ -57,7 +61,7 @@ class Judge:
             made[Type.STALLED] = stalled
         elif progressing.true:
             made[Type.RECONCILING] = progressing
-        return Judgement(made, progress)
+        return Judgement(made, progress, since)
 
     @property
     def _suspend(self) -> bool:

@@ -84,7 +84,7 @@ class Managed:
                 steps = self._serve(arrangement, wanted, put, retried=retried, front=front)
                 actions += steps[0]
                 events += steps[1]
-            actions += self._unwanted()
+            actions += self._unwanted(self._view(front))
             if arrangement.announce and active is not None:
                 events.append(notices.interrupts(active.name, self.wanted_name))
             if switch and active is not None and target is not None:
@@ -132,7 +132,7 @@ class Managed:
         selects = front.name if front is not None else self.wanted_name
         for intent in (
             children.service(self.resource, self.deployment, selects),
-            children.disruption_budget(self.resource, counts(place.application, ENGINE).least),
+            self._budget(self._view(front)),
             children.network_policy(self.resource, self.deployment, self.defaults),
         ):
             if intent is not None:
@@ -152,11 +152,24 @@ class Managed:
         if live is not None and children.was_applied(intent, live):
             events.append(notices.child_corrected(kind, name))
 
-    def _unwanted(self) -> list[Delete]:
+    def _budget(self, serving_now: Serving) -> dict[str, Any] | None:
+        """The budget follows the engines that there are, which under autoscaling only Serve knows."""
+        if self.deployment.spec.suspend:
+            return None
+        engines = counts(self.place.application, ENGINE)
+        live = self.observed.children.get(("PodDisruptionBudget", names.disruption_budget(self.key)))
+        if self.deployment.spec.autoscaling is None:
+            replicas = engines.least
+        elif serving_now.engines is not None:
+            replicas = max(engines.least, min(serving_now.engines.target, engines.most))
+        else:
+            replicas = max(engines.least, 0 if live is None else int(live["spec"].get("minAvailable", 0)) + 1)
+        return children.disruption_budget(self.resource, replicas)
+
+    def _unwanted(self, serving_now: Serving) -> list[Delete]:
         """Returns the deletion of what the spec has no use for any more."""
-        engines = 0 if self.deployment.spec.suspend else counts(self.place.application, ENGINE).least
         unwanted = []
-        if children.disruption_budget(self.resource, engines) is None:
+        if self._budget(serving_now) is None:
             unwanted.append(("policy/v1", "PodDisruptionBudget", names.disruption_budget(self.key)))
         if not self.deployment.managed.network_policy:
             unwanted.append(("networking.k8s.io/v1", "NetworkPolicy", names.network_policy(self.key)))
@@ -225,9 +238,8 @@ class Managed:
             return notices.reached(reach, wanted)
         said = target.message or (wanted.serve.message if wanted.serve is not None else "")
         if target.name == self.memory.cluster and self.memory.config_hash:
-            return conditions.unknown(
-                Reason.UNREACHABLE, f"the head of RayCluster {target.name} does not answer; {said}".rstrip("; ")
-            )
+            answers = f"the head of RayCluster {target.name} does not answer; {said}".rstrip("; ")
+            return notices.unreached(self.memory, answers, self.now)
         return conditions.no(
             Reason.HEAD_NOT_READY, f"the head of RayCluster {target.name} is not ready; {said}".rstrip("; ")
         )

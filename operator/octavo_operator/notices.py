@@ -14,6 +14,8 @@ from octavo_operator.placement import Place, counts
 from octavo_operator.serving import Put, Serving, Standing, Why, config_hash
 
 NORMAL, WARNING = "Normal", "Warning"
+UNREACHABLE_S = 120.0
+"""So long a head may restart before its cluster counts as not ready."""
 
 
 def cluster_created(name: str) -> Event:
@@ -93,6 +95,17 @@ def reached(reach: Reach, view: Serving) -> Verdict:
         case Reach.INCOMPATIBLE:
             return conditions.no(Reason.INCOMPATIBLE_RAY, said)
     return conditions.yes(Reason.HEAD_READY)
+
+
+def unreached(memory: Memory, said: str, now: float) -> Verdict:
+    """Says that a Ray that answered before does not: not known at first, not ready when it lasts."""
+    last = memory.conditions.get(Type.RAY_CLUSTER_READY)
+    lasts = (
+        last is not None
+        and last.reason == Reason.UNREACHABLE
+        and (last.state is State.FALSE or (last.since is not None and now - last.since >= UNREACHABLE_S))
+    )
+    return (conditions.no if lasts else conditions.unknown)(Reason.UNREACHABLE, said)
 
 
 def retry_due(view: Serving, memory: Memory, now: float) -> bool:

@@ -21,7 +21,7 @@ from octavo_operator.placement import Mode, Place, place
 CHANGING_S = 2.0
 """Until the next look while something changes."""
 BLOCKED_S = 10.0
-"""While somebody has to do something first: a missing Secret may come at any time."""
+"""While nothing changes, or somebody has to do something first: a missing Secret may come at any time."""
 STEADY_S = 30.0
 
 
@@ -53,9 +53,9 @@ def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults)
     made = conditions.follow(remembered.conditions, judged.conditions, resource.generation, now)
     return Plan(
         actions=outcome.actions,
-        status=status.build(resource, deployment, where, remembered, outcome, made, judged.progress, now),
+        status=status.build(resource, deployment, where, remembered, outcome, made, judged, now),
         events=(*outcome.events, *notices.of_conditions(remembered.conditions, made)),
-        delay=_delay(judged.conditions, draining=bool(outcome.draining)),
+        delay=_delay(judged.conditions, judged.since if judged.progress else now, now, bool(outcome.draining)),
     )
 
 
@@ -80,9 +80,10 @@ def _problem(observed: Observed, where: Place) -> Verdict | None:
     return None
 
 
-def _delay(judged: Mapping[Type, Verdict], *, draining: bool) -> float:
+def _delay(judged: Mapping[Type, Verdict], progressed_at: float, now: float, draining: bool) -> float:
+    """Looks often while something changes, and less the longer nothing does."""
     if Type.STALLED in judged:
         return BLOCKED_S
     if judged[Type.PROGRESSING].true or draining:
-        return CHANGING_S
+        return min(max(CHANGING_S, (now - progressed_at) / 10), BLOCKED_S)
     return STEADY_S

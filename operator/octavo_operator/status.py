@@ -7,7 +7,7 @@ from typing import Any
 from octavo_api.deployment import ServingDeployment
 from octavo_operator import children, conditions
 from octavo_operator.conditions import Condition, Reason, Type
-from octavo_operator.judgement import running
+from octavo_operator.judgement import Judgement, running
 from octavo_operator.memory import LastError, Memory, rfc3339
 from octavo_operator.observed import Application, Key, Resource
 from octavo_operator.outcome import Outcome
@@ -24,12 +24,11 @@ def build(
     memory: Memory,
     outcome: Outcome,
     made: tuple[Condition, ...],
-    progress: str,
+    judged: Judgement,
     now: float,
 ) -> dict[str, Any]:
     engines = outcome.serving.engines if outcome.serving.ours else None
     config_hash, config_generation = _config(resource, memory, outcome)
-    since = memory.progress_at if progress == memory.progress and memory.progress_at is not None else now
     status: dict[str, Any] = {
         "observedGeneration": resource.generation,
         "conditions": documents(made, now),
@@ -43,7 +42,7 @@ def build(
         "configGeneration": config_generation,
         "applications": _applications(outcome.wanted) or _applications(outcome.serving),
         "driftCorrections": [rfc3339(at) for at in outcome.corrections],
-        "progress": {"state": progress, "since": rfc3339(since)} if progress else None,
+        "progress": {"state": judged.progress, "since": rfc3339(judged.since)} if judged.progress else None,
         "lastError": _last_error(memory, outcome, made, now),
     }
     return {name: value for name, value in status.items() if value not in (None, "", {}, [])}

@@ -1,0 +1,625 @@
+"""Every situation of managed mode, decided."""
+
+import copy
+
+import pytest
+
+from octavo_operator.actions import Apply, CreateSecret, Delete, PatchCluster, PutApplication, RemoveApplication
+from octavo_operator.defaults import Defaults
+from octavo_operator.observed import Reach
+
+
+def kinds(actions):
+    return [action.document["kind"] if isinstance(action, Apply) else type(action).__name__ for action in actions]
+
+
+def engines(app):
+    (options,) = (item for item in app.config["deployments"] if item["name"] == "Engine")
+    return options
+
+
+def test_first_create_waits_for_the_head_before_it_puts_the_application(world):
+    w = world()
+    first = w.step()
+    assert kinds(first.actions) == ["CreateSecret", "RayCluster", "Service"]
+    assert first.delay == 2
+    assert w.condition("Ready") == ("False", "RayClusterPending")
+    assert w.step().actions == ()
+    assert w.condition("RayClusterReady") == ("False", "HeadNotReady")
+    w.head_up()
+    w.ray.reach = Reach.UNREACHABLE
+    assert w.step().actions == ()
+    w.ray.reach = Reach.OK
+    (put,) = w.step().actions
+    assert isinstance(put, PutApplication)
+    assert put.proxy_location == "Disabled"
+    w.step()
+    assert w.condition("Ready") == ("False", "Deploying")
+    assert w.condition("Progressing")[0] == "True"
+    assert w.has("Reconciling")
+    w.run_apps()
+    made = w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert w.condition("Available") == ("True", "Serving")
+    assert w.condition("Progressing") == ("False", "NewGenerationAvailable")
+    assert not w.has("Reconciling")
+    assert made.delay == 30
+    assert w.reasons == ["RayClusterCreated", "ServeConfigApplied", "RolloutComplete"]
+    assert w.status["urls"]["http"] == "http://qwen.shop.svc:8000/v1"
+
+
+def test_not_ready_while_no_gateway_is_behind_the_service(world):
+    w = world()
+    w.settle()
+    w.app.replicas["Gateway"] = []
+    w.step()
+    assert w.condition("RouterReady") == ("False", "NoEndpoints")
+    assert w.condition("Ready")[0] == "False"
+    assert w.condition("Available") == ("False", "NoEndpoints")
+
+
+def test_a_live_edit_is_put_and_touches_no_child(serving):
+    w = serving()
+    w.edit(engine__maxNumQueuedReqs=9)
+    assert kinds(w.step().actions) == ["PutApplication"]
+    assert engines(w.app)["user_config"]["settings"] == {"max_num_queued_reqs": 9}
+    assert w.reasons == ["ServeConfigApplied"]
+
+
+def test_a_rolling_edit_leaves_it_available_and_not_ready_until_the_roll_is_over(serving):
+    w = serving({"replicas": 2})
+    w.edit(engine__blockSize=32)
+    w.step()
+    assert w.condition("Ready") == ("False", "RollingOut")
+    w.app.statuses["Engine"] = "UPDATING"
+    made = w.step()
+    assert w.condition("Ready") == ("False", "RollingOut")
+    assert w.condition("Available") == ("True", "Serving")
+    assert w.condition("Progressing") == ("True", "RollingOut")
+    assert (w.status["readyReplicas"], w.status.get("updatedReplicas")) == (2, 0)
+    assert made.delay == 2
+    w.run_apps()
+    w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert w.status["updatedReplicas"] == 2
+
+
+def test_ready_of_the_last_generation_never_stands_for_the_next(serving):
+    w = serving()
+    w.edit(engine__blockSize=32)
+    w.step()
+    (ready,) = (item for item in w.status["conditions"] if item["type"] == "Ready")
+    assert (ready["status"], ready["observedGeneration"]) == ("False", 2)
+
+
+def test_in_place_says_it_first_then_stops_then_waits_until_it_is_gone_then_starts(serving):
+    w = serving()
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    first = w.step()
+    assert [type(action) for action in first.actions] == []
+    assert w.reasons == ["InterruptingService"]
+    assert old in w.events[0].message
+    assert w.condition("Available")[0] == "True"
+    assert kinds(w.step().actions) == ["RemoveApplication"]
+    assert w.step().actions == (), "streams end first"
+    w.run_apps()
+    assert kinds(w.step().actions) == ["Delete"]
+    assert "RayCluster" not in kinds(w.step().actions), "not beside the old one"
+    assert w.condition("RayClusterReady") == ("False", "RayClusterPending")
+    w.finish_deletions()
+    assert "RayCluster" in kinds(w.step().actions)
+    (new,) = w.clusters
+    assert new != old
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert w.reasons.count("InterruptingService") == 1
+    assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == new
+
+
+def test_in_place_a_head_that_never_came_up_is_replaced_at_once(world):
+    w = world()
+    w.step()
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    w.step()
+    assert kinds(w.step().actions) == ["Delete"]
+
+
+def test_in_place_a_dead_head_holds_a_change_no_longer_than_the_drain(serving):
+    w = serving({"rollout": {"drainSeconds": 60}})
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    w.step()
+    w.ray.reach = Reach.UNREACHABLE
+    assert w.step().actions == ()
+    w.tick(60)
+    assert w.step().actions == ()
+    w.tick(30)
+    assert kinds(w.step().actions) == ["Delete"]
+
+
+def test_new_cluster_starts_beside_switches_when_all_is_up_drains_and_deletes_the_old(serving):
+    w = serving({"rollout": {"strategy": "NewCluster"}, "replicas": 2})
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    assert kinds(w.step().actions) == ["RayCluster"]
+    (new,) = set(w.clusters) - {old}
+    assert w.status["rayCluster"]["pendingHash"] != w.status["rayCluster"]["activeHash"]
+    w.head_up(new)
+    assert kinds(w.step().actions) == ["PutApplication"]
+    assert w.condition("Ready") == ("False", "RollingOut")
+    assert w.condition("Available") == ("True", "Serving")
+
+    app = w.rays[w.address(new)].apps["qwen"]
+    app.run(engines=1)
+    w.pods_follow()
+    assert w.step().actions == (), "one of two engines is not all"
+    app.run()
+    w.clusters[new]["status"] = {"readyWorkerReplicas": 2}
+    assert w.step().actions == (), "a gateway's pod is not ready"
+    w.pods_follow()
+    assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == old
+    assert kinds(w.step().actions) == ["Service"]
+    assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == new
+    assert "TrafficSwitched" in w.reasons
+    assert w.rays[w.address(old)].apps["qwen"].status == "RUNNING"
+
+    assert w.step().actions == (), "proxies still learn of it"
+    assert w.status["rayCluster"]["draining"][0]["name"] == old
+    w.tick(10)
+    (remove,) = w.step().actions
+    assert remove == RemoveApplication(w.address(old), "qwen")
+    assert w.step().actions == (), "streams end"
+    w.run_apps()
+    (delete,) = w.step().actions
+    assert isinstance(delete, Delete)
+    assert delete.name == old
+    w.settle()
+    assert set(w.clusters) == {new}
+    assert w.condition("Ready") == ("True", "Serving")
+    assert "draining" not in w.status["rayCluster"]
+
+
+def test_new_cluster_without_room_keeps_the_old_and_editing_back_drops_the_new(serving):
+    w = serving({"rollout": {"strategy": "NewCluster", "progressDeadlineSeconds": 100}})
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    w.step()
+    (new,) = set(w.clusters) - {old}
+    w.clusters[new]["_message"] = "0/3 nodes are available: 3 Insufficient cpu"
+    w.step()
+    w.tick(100)
+    w.step()
+    assert w.condition("Stalled") == ("True", "ProgressDeadlineExceeded")
+    assert w.condition("Available") == ("True", "Serving")
+    assert "Insufficient cpu" in next(e.message for e in w.events if e.reason == "ProgressDeadlineExceeded")
+    w.edit(rayCluster__managed=None)
+    (delete,) = w.step().actions
+    assert delete.name == new
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+def test_an_edit_during_a_roll_drops_the_pending_cluster_of_the_edit_before(serving):
+    w = serving({"rollout": {"strategy": "NewCluster"}})
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    w.step()
+    (second,) = set(w.clusters) - {old}
+    w.edit(rayCluster__managed={"image": "octavo:3"})
+    w.step()
+    assert w.clusters[second]["_deleting"]
+    assert not w.clusters[old]["_deleting"]
+    w.settle()
+    assert w.cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] == "octavo:3"
+
+
+def test_an_active_cluster_is_never_deleted_before_another_serves(serving):
+    w = serving({"rollout": {"strategy": "NewCluster"}})
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    for _ in range(20):
+        w.step()
+        assert not w.clusters[old]["_deleting"]
+
+
+def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(serving):
+    w = serving({"replicas": 2})
+    w.edit(engine__blockSize=32)
+    w.step()
+    w.app.status, w.app.message = "DEPLOY_FAILED", "Failed to update the deployments ['Engine']."
+    w.app.messages["Engine"] = "ignored"
+    w.app.message = 'Traceback (most recent call last):\n  File "x"\nModelError: no such file'
+    made = w.step()
+    assert w.condition("ApplicationReady") == ("False", "DeployFailed")
+    assert w.message("ApplicationReady") == "ModelError: no such file"
+    assert w.condition("Available") == ("True", "Serving")
+    assert w.condition("Degraded") == ("True", "OldGenerationServing")
+    assert w.status["lastError"]["reason"] == "DeployFailed"
+    assert made.actions == ()
+    assert "DeployFailed" in w.reasons
+    w.tick(290)
+    assert w.step().actions == ()
+    w.tick(10)
+    assert kinds(w.step().actions) == ["PutApplication"]
+    assert "DeployRetried" in w.reasons
+    w.app.status = "DEPLOY_FAILED"
+    assert w.step().actions == (), "not again at once"
+
+
+def test_a_head_that_restarts_makes_nothing_false_that_still_holds(serving):
+    w = serving({"replicas": 2})
+    w.ray.reach = Reach.UNREACHABLE
+    w.step()
+    assert w.condition("RayClusterReady") == ("Unknown", "Unreachable")
+    assert w.condition("Ready") == ("Unknown", "Unreachable")
+    assert w.condition("Available") == ("True", "Serving")
+    assert (w.status["replicas"], w.status["readyReplicas"]) == (2, 2)
+    assert w.reasons == ["RayUnreachable"]
+    w.step()
+    assert w.reasons == ["RayUnreachable"], "said once"
+    w.tick(120)
+    w.step()
+    assert w.condition("RayClusterReady") == ("False", "Unreachable"), "it lasts"
+    w.step()
+    assert w.condition("RayClusterReady") == ("False", "Unreachable")
+    assert w.condition("Available") == ("True", "Serving")
+    w.ray.reach = Reach.OK
+    w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+def test_available_ends_with_the_gateways_even_while_ray_is_silent(serving):
+    w = serving()
+    w.ray.reach = Reach.UNREACHABLE
+    w.app.replicas["Gateway"] = []
+    w.step()
+    assert w.condition("Available") == ("False", "NoEndpoints")
+
+
+def test_a_lost_serve_configuration_is_restored(serving):
+    w = serving()
+    w.ray.apps.clear()
+    assert kinds(w.step().actions) == ["PutApplication"]
+    assert w.reasons == ["ServeConfigRestored"]
+    assert "driftCorrections" not in w.status
+
+
+def test_drift_is_corrected_three_times_in_ten_minutes_and_then_not(serving):
+    w = serving()
+    mine = copy.deepcopy(w.app.config)
+    for turn in range(3):
+        w.app.config = {**mine, "args": {**mine["args"], "model_uri": "hf://other/model"}}
+        assert kinds(w.step().actions) == ["PutApplication"], turn
+        assert w.app.config["args"] == mine["args"]
+        w.run_apps()
+        w.step()
+        w.run_apps()
+    assert w.reasons.count("DriftCorrected") == 3
+    assert w.condition("Degraded") == ("True", "DriftFight")
+    w.app.config = {**mine, "args": {**mine["args"], "model_uri": "hf://other/model"}}
+    assert w.step().actions == ()
+    assert w.reasons.count("DriftFight") == 1
+    w.tick(600)
+    assert kinds(w.step().actions) == ["PutApplication"]
+    w.run_apps()
+    w.step()
+    assert w.condition("Degraded") == ("False", "AsAsked")
+
+
+def test_an_edit_is_not_taken_for_drift(serving):
+    w = serving()
+    for size in (32, 64, 128, 16):
+        w.edit(engine__blockSize=size)
+        w.settle()
+    assert "DriftCorrected" not in w.reasons
+    assert w.condition("Degraded") == ("False", "AsAsked")
+
+
+def test_a_put_that_failed_is_not_taken_for_drift(serving):
+    w = serving()
+    w.edit(engine__blockSize=32)
+    made = w.plan()
+    w.status = copy.deepcopy(dict(made.status))  # the status was written, the put was not done
+    made = w.step()
+    assert kinds(made.actions) == ["PutApplication"]
+    assert "DriftCorrected" not in w.reasons
+
+
+def test_a_deleted_ray_cluster_is_made_again_once_it_is_gone(serving):
+    w = serving()
+    w.cluster["_deleting"] = True
+    assert w.step().actions == ()
+    assert w.condition("RayClusterReady") == ("False", "RayClusterPending")
+    w.finish_deletions()
+    assert kinds(w.step().actions) == ["RayCluster"]
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+@pytest.mark.parametrize("child", [("Service", "qwen"), ("PodDisruptionBudget", "qwen-engine"), ("NetworkPolicy", "qwen-ray")])
+def test_a_deleted_or_edited_child_is_set_right(serving, child):
+    w = serving({"replicas": 3, "rayCluster": {"managed": {"networkPolicy": True}}})
+    kind, name = child
+    saved = w.children.pop(child)
+    assert kinds(w.step().actions) == [kind]
+    assert w.children[child]["spec"] == saved["spec"]
+    w.forget()
+    selector = "podSelector" if kind == "NetworkPolicy" else "selector"
+    w.children[child]["spec"][selector] = {"someone": "else"}
+    assert kinds(w.step().actions) == [kind]
+    assert w.reasons == ["DriftCorrected"]
+    assert w.step().actions == ()
+
+
+def test_a_lost_token_secret_is_made_again(serving):
+    w = serving()
+    del w.children["Secret", "qwen-ray-token"]
+    (action,) = w.step().actions
+    assert isinstance(action, CreateSecret)
+    assert action.keys == ("auth_token",)
+
+
+def test_suspend_lets_streams_end_then_deletes_and_resume_serves_again(serving):
+    w = serving({"replicas": 2})
+    w.edit(suspend=True)
+    assert kinds(w.step().actions) == ["Delete", "RemoveApplication"], "the budget goes, or nothing could"
+    assert w.condition("Ready") == ("False", "Suspended")
+    assert w.condition("Progressing") == ("True", "Suspending")
+    assert w.step().actions == ()
+    w.run_apps()
+    assert kinds(w.step().actions) == ["Delete"]
+    w.finish_deletions()
+    made = w.step()
+    assert made.actions == ()
+    assert w.condition("Progressing") == ("False", "Suspended")
+    assert w.condition("Available") == ("False", "Suspended")
+    assert not w.has("Stalled")
+    assert w.condition("Degraded")[0] == "False"
+    assert w.status["replicas"] == 0
+    assert w.reasons.count("Suspended") == 1
+    assert w.step().delay == 30
+    assert ("Service", "qwen") in w.children, "its address is kept"
+    w.edit(suspend=False)
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+def test_suspend_works_although_a_secret_is_missing(serving):
+    w = serving()
+    w.missing_secrets = ("hub",)
+    w.edit(suspend=True)
+    assert kinds(w.step().actions) == ["RemoveApplication"]
+
+
+def test_scale_to_zero_is_ready_and_not_available_without_autoscaling(serving):
+    w = serving({"replicas": 2})
+    w.edit(replicas=0)
+    w.settle()
+    assert w.condition("Ready") == ("True", "ScaledToZero")
+    assert w.condition("Available") == ("False", "ScaledToZero")
+    assert w.status["replicas"] == 0
+    assert w.status["selector"]
+
+
+def test_autoscaling_to_zero_stays_available_because_the_gateway_holds_requests(serving):
+    w = serving({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}})
+    w.run_apps(engines=0)
+    w.step()
+    assert w.condition("Ready") == ("True", "ScaledToZero")
+    assert w.condition("Available") == ("True", "ScaledToZero")
+
+
+def test_kubectl_scale_puts_the_count_and_says_so(serving):
+    w = serving()
+    w.edit(replicas=3)
+    made = w.step()
+    assert set(kinds(made.actions)) == {"PutApplication", "PatchCluster", "PodDisruptionBudget"}
+    assert w.reasons == ["Scaled"]
+    assert w.events[0].message.endswith("1 → 3")
+    w.app.statuses = {"Engine": "UPSCALING", "Gateway": "HEALTHY"}
+    w.step()
+    assert w.condition("Ready") == ("False", "Scaling")
+    assert w.condition("Available")[0] == "True"
+    w.run_apps()
+    w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert w.status["replicas"] == 3
+
+
+def test_a_load_that_autoscaling_follows_is_no_rollout(serving):
+    w = serving({"autoscaling": {"minReplicas": 1, "maxReplicas": 4}})
+    w.app.run(engines=4)
+    w.app.statuses["Engine"] = "UPSCALING"
+    made = w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert made.delay == 30
+    assert w.status["replicas"] == 4
+    assert w.children["PodDisruptionBudget", "qwen-engine"]["spec"]["minAvailable"] == 3
+
+
+def test_replicas_that_find_no_node_are_said_and_nothing_stalls_before_the_deadline(serving):
+    w = serving()
+    w.edit(replicas=2)
+    w.step()
+    w.app.statuses["Engine"] = "UPSCALING"
+    w.app.replicas["Engine"] = ["RUNNING", "STARTING"]
+    w.app.messages["Engine"] = "Deployment 'Engine' has 1 replicas that have taken more than 30s to be scheduled."
+    w.step()
+    assert w.condition("Progressing") == ("True", "InsufficientCapacity")
+    assert "InsufficientCapacity" in w.reasons
+    assert not w.has("Stalled")
+
+
+def test_progress_puts_the_deadline_off(world):
+    w = world({"rollout": {"progressDeadlineSeconds": 100}})
+    w.step()
+    w.tick(90)
+    w.step()
+    w.head_up()
+    w.tick(20)
+    w.step()
+    assert not w.has("Stalled")
+    w.step()
+    w.tick(105)
+    made = w.step()
+    assert w.condition("Stalled") == ("True", "ProgressDeadlineExceeded")
+    assert w.condition("Progressing") == ("False", "ProgressDeadlineExceeded")
+    assert made.delay == 10
+    w.run_apps()
+    w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert not w.has("Stalled")
+
+
+def test_waiting_is_looked_at_less_and_less(world):
+    w = world()
+    w.step()
+    delays = []
+    for _ in range(30):
+        w.tick(10)
+        delays.append(w.step().delay)
+    assert delays == sorted(delays)
+    assert (delays[0], delays[-1]) == (2, 10)
+
+
+def test_without_kuberay_it_says_the_command_and_goes_on_when_it_comes(world):
+    w = world()
+    w.kuberay = False
+    w.step()
+    assert w.condition("RayClusterReady") == ("False", "KubeRayNotInstalled")
+    assert "helm install kuberay-operator" in w.message("RayClusterReady")
+    assert w.condition("Stalled") == ("True", "KubeRayNotInstalled")
+    assert "KubeRayNotInstalled" in w.reasons
+    w.kuberay = True
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason"), [({"missing_secrets": ("hub/HF_TOKEN",)}, "SecretNotFound"), ({"missing_claims": ("m",)}, "ClaimNotFound")]
+)
+def test_what_the_spec_names_and_is_missing_holds_everything_and_heals_without_an_edit(world, missing, reason):
+    w = world()
+    for name, value in missing.items():
+        setattr(w, name, value)
+    made = w.step()
+    assert made.actions == ()
+    assert made.delay == 10
+    assert w.condition("SpecValid") == ("False", reason)
+    assert w.condition("Ready") == ("False", reason)
+    assert next(iter(missing.values()))[0] in w.message("SpecValid")
+    w.missing_secrets = w.missing_claims = ()
+    w.settle()
+    assert w.condition("SpecValid") == ("True", "Valid")
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+def test_a_missing_secret_tears_nothing_down(serving):
+    w = serving()
+    w.missing_secrets = ("hub",)
+    w.edit(model__secretRef={"name": "hub"}, model__uri="hf://a/b")
+    for _ in range(5):
+        assert w.step().actions == ()
+    assert w.condition("Available") == ("True", "Serving")
+    assert w.condition("Degraded") == ("True", "OldGenerationServing")
+    assert "InterruptingService" not in w.reasons
+
+
+def test_an_invalid_spec_touches_nothing_and_the_old_generation_serves_on(serving):
+    w = serving()
+    before = w.status
+    w.edit(engine__blokSize=32)
+    made = w.step()
+    assert made.actions == ()
+    assert w.condition("SpecValid") == ("False", "InvalidSpec")
+    assert "did you mean" in w.message("SpecValid")
+    assert w.condition("Ready") == ("False", "InvalidSpec")
+    assert w.condition("Available") == ("True", "Serving")
+    assert w.condition("Stalled") == ("True", "InvalidSpec")
+    assert w.status["observedGeneration"] == 2
+    assert w.status["configHash"] == before["configHash"]
+    assert w.reasons == ["InvalidSpec"]
+    w.step()
+    assert w.reasons == ["InvalidSpec"], "said once"
+    w.edit(engine__blokSize=None)
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+    assert w.reasons == ["InvalidSpec", "RolloutComplete"], "nothing was applied anew"
+
+
+def test_an_application_of_another_owner_is_not_touched(world):
+    w = world()
+    w.step()
+    w.head_up()
+    w.step()
+    w.app.config["args"]["owner"] = "shop/other"
+    w.forget()
+    made = w.step()
+    assert made.actions == ()
+    assert w.condition("ApplicationReady") == ("False", "ApplicationNameConflict")
+    assert w.condition("Stalled") == ("True", "ApplicationNameConflict")
+    assert w.condition("Available")[0] == "False"
+
+
+def test_an_operator_upgrade_changes_no_child_and_no_configuration(serving):
+    w = serving({"replicas": 2})
+    w.defaults = Defaults(image="octavo:9", ray_version="2.99.0", operator_namespace="octavo", operator_labels={"app": "op"})
+    w.app.config["deployments"][0]["user_config"]["from_the_old_operator"] = True
+    w.status["configHash"] = _hash_of(w.app.config)
+    made = w.step()
+    assert made.actions == ()
+    assert w.condition("Ready") == ("True", "Serving")
+    w.edit(endpoint__service={"type": "NodePort"})
+    w.step()
+    assert w.cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] == "octavo:1"
+
+
+def _hash_of(config):
+    from octavo_operator.serving import config_hash
+
+    return config_hash(config)
+
+
+def test_a_new_cluster_takes_the_new_default_image(serving):
+    w = serving()
+    w.defaults = Defaults(image="octavo:9", ray_version="2.99.0")
+    w.edit(resources={"limits": {"cpu": 3}})
+    w.settle()
+    assert w.cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] == "octavo:9"
+    assert w.cluster["spec"]["rayVersion"] == "2.99.0"
+
+
+def test_an_edited_template_is_set_back_by_a_guarded_patch(serving):
+    w = serving()
+    group = w.group("engine")
+    group["template"]["spec"]["terminationGracePeriodSeconds"] = 5
+    (patch,) = w.step().actions
+    assert isinstance(patch, PatchCluster)
+    assert [operation["op"] for operation in patch.operations] == ["test", "test", "add"]
+    assert w.group("engine")["template"]["spec"]["terminationGracePeriodSeconds"] == 3630
+    assert w.group("engine")["replicas"] == 1
+    assert w.reasons == ["DriftCorrected"]
+
+
+def test_a_cluster_made_by_another_version_keeps_its_templates(serving):
+    w = serving()
+    w.cluster["metadata"]["annotations"]["serving.octavo.dev/template-hash"] = "of-an-older-version"
+    w.group("engine")["template"]["spec"]["terminationGracePeriodSeconds"] = 60
+    assert w.step().actions == ()
+
+
+def test_a_namespace_that_ends_is_left_alone(serving):
+    w = serving()
+    w.terminating = True
+    w.children.clear()
+    before = copy.deepcopy(w.status)
+    made = w.step()
+    assert made.actions == ()
+    assert w.status == before
+
+
+def test_a_managed_deletion_needs_nothing(serving):
+    w = serving()
+    w.delete()
+    made = w.step()
+    assert made.actions == ()
+    assert made.events == ()
