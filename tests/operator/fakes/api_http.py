@@ -288,7 +288,7 @@ class FakeApiServer:
         try:
             async with asyncio.timeout(float(request.query.get("timeoutSeconds", "3600"))):
                 await self._send(stream, response, call)
-        except TimeoutError:
+        except (TimeoutError, ConnectionResetError):
             pass
         finally:
             self.streams.discard(stream)
