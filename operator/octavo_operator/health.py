@@ -73,7 +73,8 @@ class HealthServer:
                 stack.push_async_callback(runner.cleanup)
                 site = web.TCPSite(runner, self._host, port)
                 await site.start()
-                self.ports[port] = runner.addresses[0][1]
+                # Port 0 is another one for each family.
+                self.ports[port] = min(runner.addresses, key=len)[1]
             self._stack = stack.pop_all()
         return self
 

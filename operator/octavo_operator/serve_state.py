@@ -90,15 +90,13 @@ def proxy_url(details: Mapping[str, Any], dashboard_host: str) -> str | None:
 
 
 def read_doors(answer: Any) -> tuple[str, ...]:
-    """Reads what a gateway answers under ``/doors``: a list of addresses, or an object whose values are such.
+    """Reads what a gateway answers under ``/doors``: ``{"doors": ["http://HOST:PORT", "grpc://HOST:PORT", …]}``.
 
     What is no plain ``http(s)`` or ``grpc(s)`` address with a port is left out: this goes into the status.
     """
-    values = list(answer.values()) if isinstance(answer, dict) else answer
-    flat: list[Any] = []
-    for value in values if isinstance(values, list) else ():
-        flat.extend(value if isinstance(value, list) else [value])
-    found = dict.fromkeys(door for door in flat if isinstance(door, str) and _ADDRESS.fullmatch(door))
+    values = answer.get("doors") if isinstance(answer, Mapping) else None
+    listed = values if isinstance(values, list) else []
+    found = dict.fromkeys(door for door in listed if isinstance(door, str) and _ADDRESS.fullmatch(door))
     return tuple(found)[:_MOST_DOORS]
 
 

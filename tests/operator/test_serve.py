@@ -189,7 +189,7 @@ async def test_doors_are_asked_through_serves_proxy(ray_serve, serve_client):
         await asyncio.sleep(0.01)
     assert seen.proxy_url == ray_serve.address
     assert seen.doors == ("http://10.0.0.1:40000", "grpc://10.0.0.1:40001")
-    ray_serve.doors = {"http": ["javascript:alert(1)", "http://10.0.0.1:1/path", 7, "http://u:p@h:1"]}
+    ray_serve.doors = {"doors": ["javascript:alert(1)", "http://10.0.0.1:1/path", 7, "http://u:p@h:1"]}
     assert (await runs()).doors == ()
     ray_serve.doors = "nonsense"
     seen = await runs()
@@ -340,9 +340,10 @@ def test_the_proxys_address_is_the_dashboards_host_and_serves_port(changes, host
 
 
 def test_doors_are_addresses_with_a_port_and_bounded():
-    assert read_doors(["http://a:1", "http://a:1", "grpcs://[::1]:2"]) == ("http://a:1", "grpcs://[::1]:2")
-    assert read_doors(None) == ()
-    assert len(read_doors([f"http://a:{port}" for port in range(1000)])) == 64
+    assert read_doors({"doors": ["http://a:1", "http://a:1", "grpcs://[::1]:2"]}) == ("http://a:1", "grpcs://[::1]:2")
+    for wrong in (None, [], {}, {"doors": "http://a:1"}, {"doors": {"a": 1}}):
+        assert read_doors(wrong) == ()
+    assert len(read_doors({"doors": [f"http://a:{port}" for port in range(1000)]})) == 64
 
 
 def test_messages_are_plain_words_and_one_hierarchy():

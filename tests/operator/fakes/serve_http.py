@@ -47,7 +47,7 @@ class FakeServe:
         self.token = token
         self.version = RAY_VERSION
         self.address = ""
-        self.doors: Any = {"http": ["http://10.0.0.1:40000"], "grpc": ["grpc://10.0.0.1:40001"]}
+        self.doors: Any = {"doors": ["http://10.0.0.1:40000", "grpc://10.0.0.1:40001"]}
         self.answers: list[Answer] = []
         self.calls: list[tuple[str, str]] = []
         self.headers: list[Mapping[str, str]] = []
