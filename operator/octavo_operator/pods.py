@@ -23,12 +23,15 @@ _READ_BY_GROUP = 0o440
 CACHE_FOLDER = "/octavo/cache"
 CLAIMS_FOLDER = "/octavo/claims"
 
-SECURITY_CONTEXT: Mapping[str, Any] = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+
+def security_context() -> dict[str, Any]:
+    """Of a container that Pod Security ``restricted`` admits."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def token_environment(key: Key) -> list[dict[str, Any]]:
@@ -98,7 +101,12 @@ def engine_group(key: Key, deployment: ServingDeployment, image: str, labels: Ma
     return _worker_group(names.ENGINE_GROUP, names.ENGINE_RESOURCE, resources, template)
 
 
-_RAY: Mapping[str, str] = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+_RAY: Mapping[str, str] = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # Gateways have listeners of their own; Serve's would be another open port of each.
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+}
 _START: Mapping[str, str] = {"object-store-memory": str(_OBJECT_STORE_BYTES)}
 
 
@@ -164,7 +172,7 @@ def _container(
         "image": image,
         "env": environment(key, deployment, {**_RAY, **variables}),
         "resources": resources,
-        "securityContext": dict(SECURITY_CONTEXT),
+        "securityContext": security_context(),
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, *mounts, *managed.volume_mounts],
     }
     if managed.image_pull_policy:

@@ -137,7 +137,7 @@ def _autoscaler(resource: Resource, deployment: ServingDeployment) -> dict[str, 
         "idleTimeoutSeconds": 60,
         "env": pods.environment(resource.key, deployment, {}),
         "resources": _AUTOSCALER,
-        "securityContext": dict(pods.SECURITY_CONTEXT),
+        "securityContext": pods.security_context(),
     }
     if managed.image_pull_policy:
         options["imagePullPolicy"] = managed.image_pull_policy

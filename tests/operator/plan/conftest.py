@@ -321,13 +321,15 @@ class World:
 
     def settle(self, rounds: int = 40) -> Plan:
         """Lets everything come about, until a plan asks for nothing and says nothing new."""
+        quiet = 0
         for _ in range(rounds):
             before = copy.deepcopy(self.status)
             made = self.step()
             self.head_up()
             self.run_apps()
             self.finish_deletions()
-            if not made.actions and not made.events and made.status == before:
+            quiet = quiet + 1 if not made.actions and not made.events and made.status == before else 0
+            if quiet == 3:
                 return made
             self.tick(8)
         raise AssertionError(f"never at rest: {made.actions} {made.events}")
@@ -355,7 +357,9 @@ class World:
         return [action for action in self.actions if isinstance(action, kind)]
 
 
-def json_patch(document: dict[str, Any], operations: Iterator[Mapping[str, Any]] | tuple[Mapping[str, Any], ...]) -> None:
+def json_patch(
+    document: dict[str, Any], operations: Iterator[Mapping[str, Any]] | tuple[Mapping[str, Any], ...]
+) -> None:
     for operation in operations:
         *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
         at: Any = document
@@ -370,7 +374,7 @@ def json_patch(document: dict[str, Any], operations: Iterator[Mapping[str, Any]]
             at[key] = operation["value"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def world() -> Callable[..., World]:
     return World
 

@@ -335,7 +335,9 @@ def test_a_deleted_ray_cluster_is_made_again_once_it_is_gone(serving):
     assert w.condition("Ready") == ("True", "Serving")
 
 
-@pytest.mark.parametrize("child", [("Service", "qwen"), ("PodDisruptionBudget", "qwen-engine"), ("NetworkPolicy", "qwen-ray")])
+@pytest.mark.parametrize(
+    "child", [("Service", "qwen"), ("PodDisruptionBudget", "qwen-engine"), ("NetworkPolicy", "qwen-ray")]
+)
 def test_a_deleted_or_edited_child_is_set_right(serving, child):
     w = serving({"replicas": 3, "rayCluster": {"managed": {"networkPolicy": True}}})
     kind, name = child
@@ -495,7 +497,8 @@ def test_without_kuberay_it_says_the_command_and_goes_on_when_it_comes(world):
 
 
 @pytest.mark.parametrize(
-    ("missing", "reason"), [({"missing_secrets": ("hub/HF_TOKEN",)}, "SecretNotFound"), ({"missing_claims": ("m",)}, "ClaimNotFound")]
+    ("missing", "reason"),
+    [({"missing_secrets": ("hub/HF_TOKEN",)}, "SecretNotFound"), ({"missing_claims": ("m",)}, "ClaimNotFound")],
 )
 def test_what_the_spec_names_and_is_missing_holds_everything_and_heals_without_an_edit(world, missing, reason):
     w = world()
@@ -562,7 +565,9 @@ def test_an_application_of_another_owner_is_not_touched(world):
 
 def test_an_operator_upgrade_changes_no_child_and_no_configuration(serving):
     w = serving({"replicas": 2})
-    w.defaults = Defaults(image="octavo:9", ray_version="2.99.0", operator_namespace="octavo", operator_labels={"app": "op"})
+    w.defaults = Defaults(
+        image="octavo:9", ray_version="2.99.0", operator_namespace="octavo", operator_labels={"app": "op"}
+    )
     w.app.config["deployments"][0]["user_config"]["from_the_old_operator"] = True
     w.status["configHash"] = _hash_of(w.app.config)
     made = w.step()

@@ -36,9 +36,7 @@ FULL = {
             "nodeSelector": {"disk": "fast"},
             "tolerations": [{"key": "gpu", "operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
-            "topologySpreadConstraints": [
-                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
-            ],
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
             "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}, {"name": "HF_HOME", "value": "/elsewhere"}],
             "volumes": [{"name": "venv", "emptyDir": {}}],
             "volumeMounts": [{"name": "venv", "mountPath": "/venv"}],
@@ -112,7 +110,16 @@ def test_every_pod_fits_pod_security_restricted(request, component, fixture):
         assert context["allowPrivilegeEscalation"] is False
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["runAsNonRoot"] is True
-    allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
     for volume in spec["volumes"]:
         assert set(volume) - {"name"} <= allowed
     assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
