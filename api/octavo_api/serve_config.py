@@ -33,8 +33,9 @@ standard output of the pod's container, whoever started the replica."""
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
 _NEVER_REACHED = 10**12
-_REPORT_S, _LOOK_BACK_S = 2, 10
-"""How often engines report their load, and over how long Serve averages it."""
+_REPORT_S, _LOOK_BACK_S = 2, 4
+"""How often engines report their load, and over how long Serve looks for the highest: short, because the delays are
+what keeps a peak from counting too much."""
 
 
 class Bind(StrEnum):
@@ -239,6 +240,7 @@ def _scaling(
         "downscale_to_zero_delay_s": to_zero_delay_s,
         "metrics_interval_s": _REPORT_S,
         "look_back_period_s": _LOOK_BACK_S,
+        "aggregation_function": "max",
         "policy": {"policy_function": AUTOSCALING_POLICY},
     }
 

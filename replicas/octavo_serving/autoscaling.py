@@ -19,8 +19,7 @@ TOLERANCE = 0.1
 ACTIVE = 0.01
 """Least share of an engine that has computed anything since its last report, however little there is to see now."""
 
-_IDLE = 1e-4
-"""Less than this is nothing. Serve averages reports over some seconds, which leaves more than that of ``ACTIVE``."""
+_IDLE = ACTIVE / 2
 
 
 def share(

@@ -6,8 +6,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ class Cluster:
         self.proxied = f"http://127.0.0.1:{self.proxy_port}/{APP}"
         self._controller = controller
 
-    def application(self, **spec: Any) -> dict[str, Any]:
+    def application(self, placed: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+        """``placed`` replaces fields of the placement."""
         from octavo_api.deployment import ServingDeployment
         from octavo_api.serve_config import Bind, Placement, application
 
@@ -140,14 +142,15 @@ class Cluster:
             replicas_on_node=2,
             route_prefix=f"/{APP}",
         )
-        return application(ServingDeployment.read(document), placement) | {"import_path": "octavo_test_apps:build"}
+        made = application(ServingDeployment.read(document), replace(placement, **(placed or {})))
+        return made | {"import_path": "octavo_test_apps:build"}
 
     def endpoint(self, grpc_port: int) -> dict[str, Any]:
         return {"http": {"port": self.http_port}, "grpc": {"port": grpc_port}}
 
-    def deploy(self, engines: int | None = None, **spec: Any) -> None:
+    def deploy(self, engines: int | None = None, import_path: str = "octavo_test_apps:build", **spec: Any) -> None:
         """Deploys and waits until the counts are what was asked for and the gateway knows its engines."""
-        self.apply(self.application(**spec))
+        self.apply(self.application(**spec) | {"import_path": import_path})
         engines = spec.get("replicas", 1) if engines is None else engines
         gateways = spec.get("router", {}).get("replicas", 1)
         eventually("the application runs", lambda: self._stays_settled(engines, gateways))
@@ -219,7 +222,8 @@ class Cluster:
 
     def complete(self, url: str, **fields: Any) -> httpx.Response:
         body = {"model": APP, "prompt": "Once", "max_tokens": 8, "ignore_eos": True, "temperature": 0, **fields}
-        return httpx.post(f"{url}/v1/completions", json=body, timeout=TIMEOUT_S, trust_env=False)
+        headers = {"x-octavo-explain": "1"}
+        return httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
     def metric(self, name: str) -> float:
         """Returns the sum over all replicas of a family on the gateway's page; 0 where it has no series."""
@@ -230,6 +234,18 @@ class Cluster:
     def log_lines(self) -> list[dict[str, Any]]:
         """Returns what all replicas have written where a pod's standard output would be."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    @contextmanager
+    def busy(self, *prompts: list[int]) -> Iterator[None]:
+        """Streams that do not end by themselves; they are taken back in the end."""
+        with ExitStack() as stack:
+            client = stack.enter_context(httpx.Client(timeout=TIMEOUT_S, trust_env=False))
+            for prompt in prompts:
+                body = {"model": APP, "prompt": prompt, "max_tokens": 7000, "ignore_eos": True, "stream": True}
+                url = f"{self.direct}/v1/completions"
+                response = stack.enter_context(client.stream("POST", url, json=body))
+                next(response.iter_lines())
+            yield
 
     def stream(self, max_tokens: int, url: str | None = None, prompt: str = "Once upon a time") -> Stream:
         return Stream(url or self.direct, max_tokens, prompt)

@@ -32,7 +32,7 @@ def test_a_count_of_zero_stays_zero_whatever_still_runs(load: list[float], unkno
     [
         ([], 0, 0),
         ([0.0], 0, 0),
-        ([ACTIVE / 10], 0, 1),
+        ([ACTIVE], 0, 1),
         ([1.0], 0, 1),
         ([1.05], 0, 1),
         ([1.2], 0, 2),

@@ -61,6 +61,7 @@ def test_no_secret_reaches_serves_status_or_logs(cluster) -> None:
     for log in cluster.folder.logs.rglob("*"):
         if log.is_file():
             assert secret.encode() not in log.read_bytes(), log
+    assert secret not in cluster.log.read_text()
 
 
 def test_scaling_down_cuts_no_stream(cluster) -> None:

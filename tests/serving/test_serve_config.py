@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.deployment import Autoscaling, ServingDeployment
 from octavo_api.errors import ConfigurationError
 from octavo_api.serve_config import (
     ENGINE,
@@ -20,6 +21,7 @@ from octavo_api.serve_config import (
     engine_settings,
     read_environment,
 )
+from octavo_api.settings import Change, EngineSettings, RouterSettings
 
 PLACEMENT = Placement(
     name="books.m",
@@ -76,6 +78,54 @@ def test_an_unchanged_document_gives_the_same_configuration() -> None:
 def test_a_change_rolls_no_more_than_it_must(spec: dict[str, Any], expected: set[str]) -> None:
     assert rolls(config(), config(**spec)) == expected
     assert config() != config(**spec)
+
+
+OTHER_VALUES: dict[type[BaseModel], dict[str, Any]] = {
+    EngineSettings: {
+        "dtype": "float32",
+        "max_model_len": 256,
+        "block_size": 32,
+        "kv_cache_memory_bytes": "64Mi",
+        "max_num_batched_tokens": 256,
+        "max_num_seqs": 4,
+        "long_prefill_token_threshold": 64,
+        "enable_prefix_caching": False,
+        "max_num_queued_reqs": 4,
+        "scheduling_policy": "priority",
+        "batch_invariant": True,
+        "seed": 7,
+        "num_threads": 1,
+    },
+    RouterSettings: {
+        "policy": "round_robin",
+        "max_inflight_requests": 4,
+        "max_queued_requests": 4,
+        "max_body_bytes": 4096,
+        "request_timeout_seconds": 4,
+    },
+    Autoscaling: {
+        "min_replicas": 0,
+        "max_replicas": 9,
+        "target_requests": 4,
+        "target_cache_percent": 4,
+        "upscale_delay_seconds": 4,
+        "downscale_delay_seconds": 4,
+        "downscale_to_zero_delay_seconds": 4,
+    },
+}
+SECTIONS = {EngineSettings: "engine", RouterSettings: "router", Autoscaling: "autoscaling"}
+
+
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model in SECTIONS for name in model.model_fields])
+def test_a_field_rolls_what_its_description_says(model: type[BaseModel], name: str) -> None:
+    extra = model.model_fields[name].json_schema_extra
+    assert isinstance(extra, dict)
+    expected = {Change.LIVE: set(), Change.ROLLING: {ENGINE}}[Change(str(extra["x-octavo-change"]))]
+    start = {"max_replicas": 3} if model is Autoscaling else {}
+    before = config(**{SECTIONS[model]: start})
+    after = config(**{SECTIONS[model]: {**start, name: OTHER_VALUES[model][name]}})
+    assert before != after
+    assert rolls(before, after) == expected
 
 
 def test_a_value_at_its_default_changes_nothing() -> None:
