@@ -1,7 +1,8 @@
 """kopf in a thread and an event loop of its own.
 
-When kopf ends it cancels every task of its loop that began after it, and it takes signals for itself: neither may
-reach the rest of the operator.
+kopf takes every task of its loop, and signals, for its own: neither may reach the rest of the operator. And where one
+of its watches fails it may wait for the others for ever, because a cancelled stream takes a cancelled pause for the
+end of its work; so it is this module that ends its tasks, not ``kopf.operator``.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from functools import partial
 import kopf
 
 STOP_S = 5.0
-"""Longest wait for kopf to end; its thread is left to die with the process then."""
+"""Longest wait for kopf's tasks to end; what is left then dies with its loop."""
+_ROUND_S = 0.1
 
 
 async def run_kopf(
@@ -29,29 +31,37 @@ async def run_kopf(
 
     async def watch() -> None:
         nonlocal stop
-        inner, stop_flag, ready_flag = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        stop = partial(inner.call_soon_threadsafe, stop_flag.set)
+        stop_flag, ready_flag = asyncio.Event(), asyncio.Event()
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stop_flag.set)
         begun.set()
-        report = asyncio.create_task(_then(ready_flag, lambda: loop.call_soon_threadsafe(started)))
-        try:
-            await kopf.operator(
-                registry=registry,
-                settings=settings,
-                standalone=True,
-                clusterwide=not namespaces,
-                namespaces=namespaces,
-                stop_flag=stop_flag,
-                ready_flag=ready_flag,
-            )
-        finally:
-            report.cancel()
+        stopped = asyncio.create_task(stop_flag.wait())
+        ready = asyncio.create_task(_then(ready_flag, partial(loop.call_soon_threadsafe, started)), name="ready")
+        tasks = await kopf.spawn_tasks(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            ready_flag=ready_flag,
+        )
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        await _end_tasks()
+        errors = [error for task in done - {stopped} if not task.cancelled() and (error := task.exception())]
+        if errors:
+            raise errors[0]
 
     def body() -> None:
+        inner = asyncio.new_event_loop()
         error: BaseException | None = None
         try:
-            asyncio.run(watch())
+            inner.run_until_complete(watch())
+            inner.run_until_complete(inner.shutdown_asyncgens())
         except BaseException as caught:
             error = caught
+        finally:
+            inner.close()
+        begun.set()
         _tell(loop, ended, error)
 
     threading.Thread(target=body, name="kopf", daemon=True).start()
@@ -62,7 +72,7 @@ async def run_kopf(
             await asyncio.to_thread(begun.wait, STOP_S)
             if stop is not None:
                 _quietly(stop)
-            await asyncio.wait([ended], timeout=STOP_S)
+            await asyncio.wait([ended], timeout=2 * STOP_S)
             if ended.done():
                 ended.exception()  # looked at: it was stopping anyway
         raise
@@ -70,7 +80,22 @@ async def run_kopf(
 
 async def _then(flag: asyncio.Event, call: Callable[[], object]) -> None:
     await flag.wait()
-    call()
+    _quietly(call)
+
+
+async def _end_tasks() -> None:
+    """Cancels all other tasks of this loop until they are gone, for a few seconds.
+
+    Pauses are left to their streams: a stream that is cancelled together with its pause goes on.
+    """
+    for _ in range(int(STOP_S / _ROUND_S)):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if not left:
+            return
+        for task in left:
+            if not task.get_name().startswith("pause-waiter"):
+                task.cancel()
+        await asyncio.wait(left, timeout=_ROUND_S)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", error: BaseException | None) -> None:
@@ -82,7 +107,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", error:
         else:
             ended.set_exception(error if isinstance(error, Exception) else RuntimeError(f"kopf ended: {error!r}"))
 
-    _quietly(lambda: loop.call_soon_threadsafe(tell))
+    _quietly(partial(loop.call_soon_threadsafe, tell))
 
 
 def _quietly(call: Callable[[], object]) -> None:
