@@ -257,10 +257,10 @@ async def server(start_gateway: StartGateway, pool: ScriptedPool) -> GatewayServ
 
 @pytest.fixture
 def eventually() -> Callable[..., Awaitable[None]]:
-    """Waits until a condition holds; fails after five seconds."""
+    """Waits until a condition holds; fails after twenty seconds."""
 
     async def wait(condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 import octavo_kernels
 from octavo_engine.models.registry import load_model
@@ -28,6 +27,8 @@ BLOCK_SIZE = 16
 @pytest.fixture(scope="session")
 def save_random(tmp_path_factory) -> Callable:
     """``save(family, **changes) -> (folder, transformers' model in fp32)``; biases are random too."""
+
+    import transformers  # seconds
 
     def save(family: str, **changes):
         torch.manual_seed(0)

@@ -2,7 +2,6 @@ import json
 
 import pytest
 import torch
-import transformers
 
 from octavo_api.errors import ModelError
 from octavo_engine.models.config import Family, RopeConfig, RopeKind
@@ -78,11 +77,13 @@ def test_rope_in_the_form_of_transformers_4_and_5_is_the_same():
         {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.5, "original_max_position_embeddings": 4096},
     ],
 )
+@pytest.mark.xdist_group("transformers")
 def test_frequencies_are_those_of_transformers(parameters, head_dim):
-    theirs = transformers.LlamaConfig(
-        **{**LLAMA, "head_dim": head_dim}, rope_parameters={"rope_theta": 1e6, **parameters}
-    )
-    rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(theirs)
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    theirs = LlamaConfig(**{**LLAMA, "head_dim": head_dim}, rope_parameters={"rope_theta": 1e6, **parameters})
+    rotary = LlamaRotaryEmbedding(theirs)
     ours, scale = inverse_frequencies(read(head_dim=head_dim, rope_parameters=theirs.rope_parameters).rope, head_dim)
     torch.testing.assert_close(ours, rotary.inv_freq, rtol=1e-6, atol=0)
     assert scale == pytest.approx(rotary.attention_scaling)
@@ -135,14 +136,20 @@ def test_windows_by_layer():
     assert read(**qwen, use_sliding_window=True, layer_types=kinds).sliding_windows == (64, None, None)
 
 
+@pytest.mark.xdist_group("transformers")
 def test_a_saved_configuration_is_read(tmp_path):
+    import transformers
+
     transformers.Qwen2Config(vocab_size=99, architectures=["Qwen2ForCausalLM"]).save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "temperature": 0.7}))
     config = config_from_folder(tmp_path)
     assert (config.vocab_size, config.qkv_bias, config.eos_token_ids) == (99, True, {1, 2})
 
 
+@pytest.mark.xdist_group("transformers")
 def test_the_tokenizers_end_of_text_ends_an_answer_too(tmp_path):
+    import transformers
+
     transformers.Qwen2Config(architectures=["Qwen2ForCausalLM"], eos_token_id=5).save_pretrained(tmp_path)
     tokenizer = {
         "eos_token": "<|im_end|>",

@@ -4,6 +4,8 @@ import random
 import pytest
 import torch
 
+pytestmark = pytest.mark.xdist_group("transformers")
+
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,

@@ -16,6 +16,8 @@ from octavo_engine.runner.rows import Rows
 from octavo_engine.runner.sampler import NOT_FINITE, Sampler
 from octavo_kernels.philox import gumbel, random_words
 
+pytestmark = pytest.mark.xdist_group("kernels")
+
 VOCABULARY = 24
 EOS = 3
 
@@ -189,9 +191,10 @@ def test_slices_of_logits_change_nothing(kernels, monkeypatch):
 def test_draws_follow_the_distribution(kernels):
     logits = np.log(np.array([[0.5, 0.25, 0.125, 0.125, *[1e-9] * (VOCABULARY - 4)]]))
     counts = np.zeros(VOCABULARY)
-    for seed in range(100):
-        for entry in sample(kernels, [joined(seed=seed)], logits, fans={0: tuple(range(20))})[0]:
-            counts[entry.token_id] += 1
+    joins = [joined(row, seed=row) for row in range(100)]
+    fans = {row: tuple(range(20)) for row in range(100)}
+    for entry in sample(kernels, joins, logits.repeat(100, axis=0), fans=fans)[0]:
+        counts[entry.token_id] += 1
     expected = np.array([1000, 500, 250, 250])
     # chi square with 3 degrees of freedom: 16.3 is exceeded once in a thousand, and the seeds are fixed
     assert ((counts[:4] - expected) ** 2 / expected).sum() < 16.3

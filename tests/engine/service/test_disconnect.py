@@ -1,7 +1,9 @@
 import pytest
 
 PROMPT = list(range(10, 30))
-WITHIN_S = 1.0
+# A request that nobody ends runs for 20 s and more: what is gone earlier has been aborted.
+STEP_S = 0.05
+WITHIN_S = 10.0
 
 
 def holds_nothing(gateway) -> bool:
@@ -14,7 +16,7 @@ async def leave(leaver, observer) -> None:
     leaver.disconnect()
 
 
-async def gone_within_a_second(replica, observer) -> None:
+async def gone_soon(replica, observer) -> None:
     """Waits for a Step of the observer that shows that nothing is left of the gateway that went away."""
     await observer.until(lambda: holds_nothing(observer), timeout_s=WITHIN_S)
     assert replica.server.active_requests == 0
@@ -31,12 +33,12 @@ def attach_two(attach):
 
 
 async def test_while_decoding(serve, attach_two):
-    replica = await serve(step_time_s=0.005)
+    replica = await serve(step_time_s=STEP_S)
     leaver, observer = await attach_two(replica)
     received = await leaver.submit(1, PROMPT, max_tokens=400)
     await leaver.until(lambda: len(received.tokens[0]) > 3)
     await leave(leaver, observer)
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_before_the_first_step(serve, attach_two):
@@ -47,7 +49,7 @@ async def test_before_the_first_step(serve, attach_two):
     leaver.disconnect()
     await observer.until(lambda: replica.server.active_requests == 0)
     replica.runner.free()
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_while_queued(serve, attach_two):
@@ -77,7 +79,7 @@ async def test_between_two_chunks_of_a_prompt(serve, attach_two):
     await leave(leaver, observer)
     assert observer.step.load.running_prefill_tokens
     replica.runner.free()
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_while_preempted(serve, attach_two):
@@ -90,35 +92,35 @@ async def test_while_preempted(serve, attach_two):
     )
     leaver.disconnect()
     replica.runner.free()
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_with_several_choices(serve, attach_two):
-    replica = await serve(step_time_s=0.005)
+    replica = await serve(step_time_s=STEP_S)
     leaver, observer = await attach_two(replica)
     received = await leaver.submit(1, PROMPT, n=4, max_tokens=400)
     await leaver.until(lambda: len(received.tokens[3]) > 3)
     await leave(leaver, observer)
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_with_two_steps_in_flight(serve, attach_two):
-    replica = await serve(step_time_s=0.005, steps_in_flight=2)
+    replica = await serve(step_time_s=STEP_S, steps_in_flight=2)
     leaver, observer = await attach_two(replica)
     received = await leaver.submit(1, PROMPT, max_tokens=400)
     await leaver.until(lambda: len(received.tokens[0]) > 3)
     await leave(leaver, observer)
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_closing_the_sending_side_counts_as_leaving(serve, attach_two):
-    replica = await serve(step_time_s=0.005)
+    replica = await serve(step_time_s=STEP_S)
     leaver, observer = await attach_two(replica)
     received = await leaver.submit(1, PROMPT, max_tokens=400)
     await leaver.until(lambda: received.tokens[0])
     await observer.until(lambda: not holds_nothing(observer))
     await leaver.call.done_writing()
-    await gone_within_a_second(replica, observer)
+    await gone_soon(replica, observer)
 
 
 async def test_the_requests_of_others_go_on(serve, attach_two, continuation):

@@ -251,7 +251,7 @@ class Fleet:
             await self.until(lambda: all(each.state == "live" for each in self.pool.replicas()))
         return [self.replicas[name] for name in names]
 
-    async def until(self, condition, timeout=5.0):
+    async def until(self, condition, timeout=20.0):
         async with asyncio.timeout(timeout):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.005)

@@ -10,7 +10,7 @@ from octavo_router.server import GatewayServer
 
 @pytest_asyncio.fixture
 async def http(server: GatewayServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", timeout=10, verify=False) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", timeout=30, verify=False) as client:
         yield client
 
 
@@ -18,7 +18,7 @@ async def http(server: GatewayServer) -> AsyncIterator[httpx.AsyncClient]:
 async def client(server: GatewayServer) -> AsyncIterator[openai.AsyncOpenAI]:
     """OpenAI's own client, unmodified."""
     url = f"http://127.0.0.1:{server.http_port}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=10) as client:
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=30) as client:
         yield client
 
 

@@ -10,6 +10,7 @@ from octavo_api.errors import DeadlineExceeded, Draining, EngineFailure, NoRepli
 from octavo_api.settings import RouterSettings
 
 CHAT = "/v1/chat/completions"
+PATIENCE_S = 20.0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -97,13 +98,14 @@ async def test_a_bug_is_a_server_error_and_the_next_request_is_served(http, user
     assert (await http.post(CHAT, json={"model": "bytes", "messages": user})).status_code == 200
 
 
-async def test_an_engine_that_says_nothing_ends_with_504(start_gateway, pool, write, user):
+async def test_an_engine_that_says_nothing_ends_with_504(start_gateway, pool, write, user, monkeypatch):
+    monkeypatch.setattr("octavo_router.gateway.LATE_S", -0.8)
     pool.answer = lambda request: write.Script([asyncio.Event()])
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
     import httpx
 
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", verify=False) as http:
-        answer = await http.post(CHAT, json={"model": "bytes", "messages": user}, timeout=10)
+        answer = await http.post(CHAT, json={"model": "bytes", "messages": user}, timeout=PATIENCE_S)
     assert answer.status_code == 504
     assert pool.last.closed.is_set()
 
@@ -152,7 +154,7 @@ async def test_gone_while_it_waits_for_admission(server, user, pool, eventually,
     connection = await Connection.open(server, asked(user, stream=stream))
     await eventually(lambda: server.active_requests == 1)
     connection.hang_up()
-    await asyncio.wait_for(cancelled.wait(), 1)
+    await asyncio.wait_for(cancelled.wait(), PATIENCE_S)
     await eventually(lambda: server.active_requests == 0)
 
 
@@ -165,7 +167,7 @@ async def test_gone_while_the_engine_works(server, user, pool, write, eventually
     if shown and stream:
         assert (await connection.reader.readline()).startswith(b"HTTP/1.1 200")
     connection.hang_up()
-    await asyncio.wait_for(pool.last.closed.wait(), 1)
+    await asyncio.wait_for(pool.last.closed.wait(), PATIENCE_S)
     await eventually(lambda: _count(server, "499") == 1)
     assert server.active_requests == 0
 
@@ -180,12 +182,16 @@ async def test_gone_with_several_prompts(server, pool, write, eventually):
     await eventually(lambda: all(stream.closed.is_set() for stream in pool.streams))
 
 
-async def test_a_client_that_does_not_read_is_cut_after_its_deadline(start_gateway, user, pool, write, eventually):
-    pool.answer = lambda request: write.Script([[write.output("x" * 200_000)] for _ in range(200)])
+async def test_a_client_that_does_not_read_is_cut_after_its_deadline(
+    start_gateway, user, pool, write, eventually, monkeypatch
+):
+    monkeypatch.setattr("octavo_router.gateway.LATE_S", -0.8)
+    monkeypatch.setattr("octavo_router.http.generate.LATE_S", 0.2)
+    pool.answer = lambda request: write.Script([[write.output("x" * 200_000)] for _ in range(100)])
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
     connection = await Connection.open(server, asked(user, stream=True))
     await eventually(lambda: pool.streams)
-    await asyncio.wait_for(pool.last.closed.wait(), 4)
+    await asyncio.wait_for(pool.last.closed.wait(), PATIENCE_S)
     connection.hang_up()
 
 

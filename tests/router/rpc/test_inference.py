@@ -156,7 +156,7 @@ async def test_cancelled_calls_are_aborted_in_the_engine(stub, pool, write, even
     call = stub.GenerateStream(request()) if streaming else stub.Generate(request())
     await eventually(lambda: pool.streams)
     call.cancel()
-    await asyncio.wait_for(pool.last.closed.wait(), 1)
+    await asyncio.wait_for(pool.last.closed.wait(), 20)
     assert server.active_requests == 0
 
 
@@ -167,7 +167,7 @@ async def test_the_clients_deadline_is_the_engines_and_ends_the_call(stub, pool,
         await stub.Generate(request(), timeout=0.3)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert 0 < pool.requests[0].deadline - before <= 0.4
-    await asyncio.wait_for(pool.last.closed.wait(), 1)
+    await asyncio.wait_for(pool.last.closed.wait(), 20)
 
 
 async def test_list_models(stub):

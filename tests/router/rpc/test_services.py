@@ -18,9 +18,9 @@ async def test_health_is_serving_only_while_a_replica_is_routable(channel, pool)
     watch = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
     seen = [(await watch.read()).status]
     pool.routable = False
-    seen.append((await asyncio.wait_for(watch.read(), 5)).status)
+    seen.append((await asyncio.wait_for(watch.read(), 20)).status)
     pool.routable = True
-    seen.append((await asyncio.wait_for(watch.read(), 5)).status)
+    seen.append((await asyncio.wait_for(watch.read(), 20)).status)
     assert seen == [SERVING, NOT_SERVING, SERVING]
     watch.cancel()
 
