@@ -10,6 +10,7 @@ from octavo_operator.actions import (
     CreateSecret,
     Delete,
     PatchCluster,
+    PatchService,
     PutApplication,
     RemoveApplication,
     SetFinalizer,
@@ -44,8 +45,9 @@ def describe(action: Action) -> str:
             return f"{verb} {document.get('kind')} {document['metadata']['name']}"
         case Delete(kind=kind, name=name):
             return f"delete {kind} {name}"
-        case PatchCluster(name=name, operations=operations):
-            return f"patch RayCluster {name}: {', '.join(str(operation.get('path')) for operation in operations)}"
+        case PatchCluster(name=name, operations=operations) | PatchService(name=name, operations=operations):
+            kind = "RayCluster" if isinstance(action, PatchCluster) else "Service"
+            return f"patch {kind} {name}: {', '.join(str(operation.get('path')) for operation in operations)}"
         case PutApplication(address=address, application=application):
             return f"put application {application['name']} at {address}"
         case RemoveApplication(address=address, name=name):
@@ -65,6 +67,8 @@ async def _execute(kube: Kube, serve: ServeClient, resource: Resource, action: A
             await kube.delete(namespace, action)
         case PatchCluster():
             await kube.patch_cluster(namespace, action)
+        case PatchService():
+            await kube.patch_service(namespace, action)
         case PutApplication(address, application, proxy_location):
             options = {"proxy_location": proxy_location} if proxy_location is not None else {}
             await serve.put(address, await ray_token(kube, resource), application, options)

@@ -43,6 +43,14 @@ class PatchCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchService:
+    """JSON Patch of the Service, for what server-side apply cannot take away: ports that somebody else added."""
+
+    name: str
+    operations: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PutApplication:
     """GET → merge → PUT at one Ray dashboard; refused where an application of that name is not ours."""
 
@@ -67,7 +75,7 @@ class SetFinalizer:
     present: bool
 
 
-Action = Apply | CreateSecret | Delete | PatchCluster | PutApplication | RemoveApplication | SetFinalizer
+Action = Apply | CreateSecret | Delete | PatchCluster | PatchService | PutApplication | RemoveApplication | SetFinalizer
 
 
 @dataclass(frozen=True, slots=True)

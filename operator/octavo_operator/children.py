@@ -53,6 +53,28 @@ def service(resource: Resource, deployment: ServingDeployment, cluster: str) -> 
     return _child(resource, "v1", "Service", names.service(resource.key), spec, endpoint.service.annotations)
 
 
+def port_corrections(intended: Mapping[str, Any], live: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+    """Returns the JSON Patch that takes away ports of the ``live`` Service that are not ``intended``, none without any.
+
+    Ports are a map by number: server-side apply would keep one that somebody else wrote, and be refused where it has
+    the name of one of ours.
+    """
+    found = {_number(port): port for port in ((live or {}).get("spec") or {}).get("ports") or ()}
+    wanted = {_number(port): port for port in intended["spec"]["ports"]}
+    if live is None or found.keys() <= wanted.keys():
+        return ()
+    node_ports = {key: {"nodePort": port["nodePort"]} for key, port in found.items() if "nodePort" in port}
+    ports = [{**port, **node_ports.get(key, {})} for key, port in wanted.items()]
+    return (
+        {"op": "test", "path": "/metadata/uid", "value": live["metadata"].get("uid")},
+        {"op": "replace", "path": "/spec/ports", "value": ports},
+    )
+
+
+def _number(port: Mapping[str, Any]) -> tuple[int, str]:
+    return port["port"], str(port.get("protocol", "TCP"))
+
+
 def selected_cluster(live: Mapping[str, Any] | None) -> str:
     """Returns the cluster that a Service selects, empty where there is none."""
     selector = ((live or {}).get("spec") or {}).get("selector") or {}

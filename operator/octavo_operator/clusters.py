@@ -1,6 +1,6 @@
 """Which of a deployment's Ray clusters serves, which is to, which are made, and which stopped."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from octavo_api.deployment import RolloutStrategy
@@ -30,10 +30,16 @@ def arrange(
     strategy: RolloutStrategy,
     suspend: bool,
     announced: bool,
+    lost: Collection[str] = (),
 ) -> Arrangement:
-    """Decides from what exists alone; ``selected`` names the cluster that the Service selects, or selected last."""
+    """Decides from what exists alone; ``selected`` names the cluster that the Service selects, or selected last.
+
+    ``lost`` names clusters that nothing can be changed in any more: they are made again, in place in any case, because
+    the new one has the same name.
+    """
     live = [cluster for cluster in clusters if not cluster.deleting]
-    target = next((cluster for cluster in live if cluster.spec_hash == wanted_hash), None)
+    named = [cluster for cluster in live if cluster.spec_hash == wanted_hash or cluster.name == wanted_name]
+    target = next((cluster for cluster in named if cluster.name not in lost), None)
     active = _active(live, target, selected)
     if suspend:
         return Arrangement(active, None, stop=tuple(live))
@@ -45,7 +51,7 @@ def arrange(
     beside = tuple(cluster for cluster in others if cluster is not active)
     if target is not None:
         return Arrangement(active, target, stop=beside)
-    if strategy is RolloutStrategy.NEW_CLUSTER:
+    if strategy is RolloutStrategy.NEW_CLUSTER and not named:
         create = all(cluster.name != wanted_name for cluster in clusters)
         return Arrangement(active, None, create=create, stop=beside)
     return Arrangement(active, None, stop=others if announced else beside, announce=not announced)

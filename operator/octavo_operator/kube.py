@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from octavo_operator import kinds, names
-from octavo_operator.actions import Delete, PatchCluster
+from octavo_operator.actions import Delete, PatchCluster, PatchService
 from octavo_operator.concurrent import together
 from octavo_operator.kinds import Kind
 from octavo_operator.kube_api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
@@ -123,10 +123,11 @@ class Kube:
 
     async def patch_cluster(self, namespace: str, patch: PatchCluster) -> None:
         """Raises ``Conflict`` where one of the patch's tests fails, ``NotFound`` where the cluster is gone."""
-        path = kinds.RAY_CLUSTER.path(namespace, patch.name)
-        query = {"fieldManager": names.FIELD_MANAGER}
-        operations = [dict(operation) for operation in patch.operations]
-        await self._api.call("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
+        await self._json_patch(kinds.RAY_CLUSTER, namespace, patch)
+
+    async def patch_service(self, namespace: str, patch: PatchService) -> None:
+        """Raises ``Conflict`` where one of the patch's tests fails, ``NotFound`` where the Service is gone."""
+        await self._json_patch(kinds.SERVICE, namespace, patch)
 
     async def create_secret(self, namespace: str, document: Mapping[str, Any], keys: Sequence[str]) -> None:
         """Creates a Secret with a random value for each key; one that exists is left as it is."""
@@ -171,6 +172,12 @@ class Kube:
 
     async def apply_event(self, namespace: str, document: Mapping[str, Any]) -> None:
         await self._apply(kinds.EVENT, namespace, document)
+
+    async def _json_patch(self, kind: Kind, namespace: str, patch: PatchCluster | PatchService) -> None:
+        query = {"fieldManager": names.FIELD_MANAGER}
+        operations = [dict(operation) for operation in patch.operations]
+        path = kind.path(namespace, patch.name)
+        await self._api.call("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
 
     async def _apply(self, kind: Kind, namespace: str, document: Mapping[str, Any]) -> None:
         path = kind.path(namespace, document["metadata"]["name"])

@@ -7,12 +7,12 @@ from typing import Any
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
 from octavo_operator import children, conditions, names, notices, raycluster, serving
-from octavo_operator.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster
+from octavo_operator.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster, PatchService
 from octavo_operator.clusters import Arrangement, arrange
 from octavo_operator.conditions import Reason, Verdict
 from octavo_operator.defaults import Defaults
 from octavo_operator.groups import bound
-from octavo_operator.memory import Memory
+from octavo_operator.memory import Memory, time_of
 from octavo_operator.observed import Cluster, Key, Observed, Reach, Resource
 from octavo_operator.outcome import Front, Outcome
 from octavo_operator.placement import Place, counts
@@ -55,6 +55,7 @@ class Managed:
         """``blocked``: the spec names what does not exist, so nothing is touched."""
         suspend = self.deployment.spec.suspend
         service = self.observed.children.get(("Service", names.service(self.key)))
+        lost = {cluster.name for cluster in self.observed.clusters if self._locked_out(cluster)}
         arrangement = arrange(
             self.observed.clusters,
             wanted_hash=self.hash,
@@ -63,6 +64,7 @@ class Managed:
             strategy=self.deployment.spec.rollout.strategy,
             suspend=suspend,
             announced=self.memory.pending_hash == self.hash,
+            lost=lost,
         )
         target, active = arrangement.target, arrangement.active
         wanted = self._view(target)
@@ -86,7 +88,8 @@ class Managed:
                 events += steps[1]
             actions += self._unwanted(self._view(front))
             if arrangement.announce and active is not None:
-                events.append(notices.interrupts(active.name, self.wanted_name))
+                again = notices.made_again(active.name, names.token_secret(self.key))
+                events.append(again if active.name in lost else notices.interrupts(active.name, self.wanted_name))
             if switch and active is not None and target is not None:
                 events.append(notices.switched(active.name, target.name))
             draining = self._stop(arrangement, actions)
@@ -148,6 +151,8 @@ class Managed:
         live = self.observed.children.get((kind, name))
         if children.is_right(intent, live):
             return
+        if kind == "Service" and (operations := children.port_corrections(intent, live)):
+            actions.append(PatchService(name, operations))
         actions.append(Apply(intent))
         if live is not None and children.was_applied(intent, live):
             events.append(notices.child_corrected(kind, name))
@@ -192,8 +197,12 @@ class Managed:
                 waited=self.now - since,
                 drain_seconds=self.deployment.spec.rollout.drain_seconds,
                 settle=cluster is not arrangement.active,
-                served=cluster.name in self.memory.draining
-                or (cluster.name == self.memory.cluster and bool(self.memory.config_hash)),
+                # One that refuses the operator could not be told to drain, however long it is waited for.
+                served=not self._locked_out(cluster)
+                and (
+                    cluster.name in self.memory.draining
+                    or (cluster.name == self.memory.cluster and bool(self.memory.config_hash))
+                ),
             )
             actions += step.actions
             if step.draining:
@@ -243,6 +252,15 @@ class Managed:
         return conditions.no(
             Reason.HEAD_NOT_READY, f"the head of RayCluster {target.name} is not ready; {said}".rstrip("; ")
         )
+
+    def _locked_out(self, cluster: Cluster) -> bool:
+        """Whether its token is lost: the Secret that its pods took it from was deleted, and this one is another."""
+        answer = self.observed.serve.get(self._address(cluster))
+        secret = self.observed.children.get(("Secret", names.token_secret(self.key)))
+        if secret is None or answer is None or answer.reach is not Reach.AUTH_FAILED:
+            return False
+        made = time_of(secret["metadata"].get("creationTimestamp"))
+        return made is not None and made > cluster.created_at
 
     def _view(self, cluster: Cluster | None) -> Serving:
         if cluster is None:

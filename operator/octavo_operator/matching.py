@@ -12,6 +12,8 @@ def covers(wanted: Any, found: Any, *, whole: bool = False) -> bool:
 
     What is null or empty in ``wanted`` may be left out, as API servers do.
     """
+    if wanted == found:  # nearly always, and much faster than looking closer
+        return True
     if wanted is None or (isinstance(wanted, Mapping | list) and not wanted):
         return not found or (isinstance(found, Mapping) and not whole)
     if isinstance(wanted, Mapping):

@@ -35,6 +35,15 @@ def interrupts(old: str, new: str) -> Event:
     )
 
 
+def made_again(cluster: str, secret: str) -> Event:
+    return Event(
+        WARNING,
+        "InterruptingService",
+        f"Secret {secret} was deleted and is another one now, so RayCluster {cluster} refuses the operator and takes "
+        "in no new pod: it is stopped and made again, and no request is answered meanwhile",
+    )
+
+
 def switched(old: str, new: str) -> Event:
     return Event(NORMAL, "TrafficSwitched", f"requests go to RayCluster {new}; {old} ends its streams and is deleted")
 

@@ -79,6 +79,10 @@ def corrections(intended: Mapping[str, Any], live: Cluster) -> tuple[Mapping[str
     references = intended["metadata"]["ownerReferences"]
     if not all(any(covers(ours, theirs) for theirs in metadata.get("ownerReferences") or ()) for ours in references):
         operations.append(_set("/metadata/ownerReferences", references))
+    if not covers(intended["metadata"]["labels"], metadata.get("labels")):
+        operations.append(
+            _set("/metadata/labels", {**(metadata.get("labels") or {}), **intended["metadata"]["labels"]})
+        )
     made = (metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION)
     if made == intended["metadata"]["annotations"][TEMPLATE_ANNOTATION]:
         operations += _spec_corrections(intended["spec"], document.get("spec") or {})

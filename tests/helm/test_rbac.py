@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from octavo_operator import handlers, kinds, names
-from octavo_operator.actions import Delete, PatchCluster
+from octavo_operator.actions import Delete, PatchCluster, PatchService
 from octavo_operator.kinds import Kind
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import APPLY_PATCH, JSON
@@ -92,6 +92,7 @@ async def asked() -> set[Right]:
         "claim_exists": [kube.claim_exists("n", "a")],
         "apply": [kube.apply("n", document(kind)) for kind in applied],
         "patch_cluster": [kube.patch_cluster("n", PatchCluster("a", ()))],
+        "patch_service": [kube.patch_service("n", PatchService("a", ()))],
         "create_secret": [kube.create_secret("n", document(kinds.SECRET), ["key"])],
         "delete": [kube.delete("n", Delete(kind.api_version, kind.kind, "a", "u")) for kind in applied],
         "patch_status": [kube.patch_status(resource, {})],

@@ -16,6 +16,7 @@ from octavo_operator.actions import (
     CreateSecret,
     Delete,
     PatchCluster,
+    PatchService,
     Plan,
     PutApplication,
     RemoveApplication,
@@ -297,6 +298,8 @@ class World:
                 del self.children[kind, name]
             case PatchCluster(name, operations):
                 json_patch(self.clusters[name], operations)
+            case PatchService(name, operations):
+                json_patch(self.children["Service", name], operations)
             case PutApplication(address, application):
                 self._put(self.rays[address], json.loads(json.dumps(application)))
             case RemoveApplication(address, name):

@@ -15,6 +15,8 @@ Document = dict[str, Any]
 
 STATUS_SUBRESOURCE = frozenset({"ServingDeployment", "RayCluster", "PodDisruptionBudget", "Service"})
 _SCHEMA = {"properties": {"spec": schema()["properties"]["spec"]}}
+_ATOMIC = frozenset({"selector", "podSelector", "matchLabels"})
+"""Maps that are one value for server-side apply."""
 _REDIS_FINALIZER = "ray.io/gcs-ft-redis-cleanup-finalizer"
 
 
@@ -104,7 +106,7 @@ class ApiServer:
             return self.create(manager, document)
         wanted = clone(current)
         _prune(wanted, self.applied[key].get(manager, {}), document)
-        _merge(wanted, document)
+        _merge(wanted, document, self.applied[key].get(manager, {}))
         self.applied[key][manager] = clone(document)
         return self._store(key, wanted)
 
@@ -240,6 +242,7 @@ class ApiServer:
     def _store(self, key: ObjectKey, wanted: Document) -> Document:
         current = self.objects[key]
         _default(wanted)
+        _validate(wanted)
         if wanted == current:
             return clone(current)
         if wanted.get("spec") != current.get("spec"):
@@ -275,15 +278,23 @@ def _labelled(document: Document, labels: Mapping[str, str]) -> bool:
     return labels.items() <= document["metadata"].get("labels", {}).items()
 
 
-def _merge(target: Document, source: Mapping[str, Any]) -> None:
+def _merge(target: Document, source: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """``before`` is what the same manager applied last."""
     for name, value in source.items():
-        if isinstance(value, Mapping) and isinstance(target.get(name), dict):
-            _merge(target[name], value)
-        elif name == "ports" and isinstance(target.get(name), list):  # of a Service: a map by port
-            before = {port["port"]: port for port in target[name]}
-            target[name] = [{**before.get(port["port"], {}), **clone(port)} for port in value]
+        if name == "ports" and isinstance(target.get(name), list):
+            target[name] = _merge_ports(target[name], value, before.get(name) or [])
+        elif isinstance(value, Mapping) and isinstance(target.get(name), dict) and name not in _ATOMIC:
+            _merge(target[name], value, before.get(name) or {})
         else:
             target[name] = clone(value)
+
+
+def _merge_ports(found: list[Document], wanted: list[Document], before: list[Document]) -> list[Document]:
+    """A Service's ports are a map by port: one that somebody else added stays."""
+    ours = {port["port"] for port in [*wanted, *before]}
+    theirs = [port for port in found if port["port"] not in ours]
+    known = {port["port"]: port for port in found}
+    return [*({**known.get(port["port"], {}), **clone(port)} for port in wanted), *theirs]
 
 
 def _patch_one(document: Document, operation: Mapping[str, Any]) -> None:
@@ -333,6 +344,13 @@ def _prune(target: Document, before: Mapping[str, Any], after: Mapping[str, Any]
                 del target[name]
         elif name not in after:
             del target[name]
+
+
+def _validate(document: Document) -> None:
+    if document["kind"] == "Service":
+        ports = [port["name"] for port in document["spec"]["ports"]]
+        if len(set(ports)) != len(ports):
+            raise ApiError(422, f"spec.ports: Duplicate value: {ports}", "Invalid")
 
 
 def _fill(schema: Mapping[str, Any], value: Document) -> None:

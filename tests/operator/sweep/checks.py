@@ -119,7 +119,8 @@ def _check_gone(world: World, key: Key, document: Document) -> None:
     application = world.shared.applications.get(names.external_application(key))
     if application is None or _owner(application) != str(key):
         return
-    left_on_purpose = document["spec"].get("deletionPolicy") == "Orphan" or abandoned(world, key)
+    forced = document["metadata"].get("annotations", {}).get(names.FORCE_DELETE_ANNOTATION) == "true"
+    left_on_purpose = document["spec"].get("deletionPolicy") == "Orphan" or forced or abandoned(world, key)
     if not left_on_purpose:
         world.violated(f"{key}: orphan application {application.name}")
 
@@ -250,19 +251,19 @@ class Resting:
     def _check_managed(self) -> None:
         world, spec = self.world, self.deployment.spec
         clusters = world.clusters(*self.key)
-        if not world.kuberay.installed:
-            self.expect("RayClusterReady", "False", "KubeRayNotInstalled")
-            self.expect("Ready", "False")
-            return
-        if self._missing_secrets():
-            self.expect("SpecValid", "False", "SecretNotFound")
-            self.expect("Ready", "False")
-            return
         if spec.suspend:
             if clusters:
                 self.wrong(f"suspended, and {len(clusters)} RayClusters are there")
             self.expect("Ready", "False", "Suspended")
             self.expect("Available", "False")
+            return
+        if self._missing_secrets():
+            self.expect("SpecValid", "False", "SecretNotFound")
+            self.expect("Ready", "False")
+            return
+        if not world.kuberay.installed:
+            self.expect("RayClusterReady", "False", "KubeRayNotInstalled")
+            self.expect("Ready", "False")
             return
         wanted = names.cluster(self.key, spec_hash(self.deployment))
         current = next((cluster for cluster in clusters if cluster.key.name == wanted), None)
@@ -277,7 +278,7 @@ class Resting:
         broken = application is not None and status_of(application, world.now) == "DEPLOY_FAILED"
         if others and not broken:
             self.wrong(f"other RayClusters at rest: {others}")
-        self._check_children(current)
+        self._check_children(current, broken)
         gateways = world.ready_gateways(*self.key)
         self._check_application(current.ray, gateways)
         if not others and application is not None and not broken and not gateways:
@@ -292,7 +293,7 @@ class Resting:
         serving = self.world.ready_gateways(*self.key)
         self.expect("Available", "True" if serving and len(clusters) > 1 else "False")
 
-    def _check_children(self, cluster: RunningCluster) -> None:
+    def _check_children(self, cluster: RunningCluster, broken: bool) -> None:
         namespace, spec = self.key.namespace, self.deployment.spec
         objects = self.world.api.objects
         service = objects.get(ObjectKey("Service", namespace, names.service(self.key)))
@@ -312,6 +313,8 @@ class Resting:
             self.wrong("NetworkPolicy is there, or is not, against the spec")
         if ObjectKey("Secret", namespace, names.token_secret(self.key)) not in objects:
             self.wrong("no token Secret")
+        if broken:  # no roll is over, so no bound has followed
+            return
         scaling = spec.autoscaling
         least, most = (
             (scaling.min_replicas, scaling.max_replicas) if scaling else (spec.replicas, max(spec.replicas, 1))

@@ -254,7 +254,9 @@ class Ray:
             self._stop(replica, now)
             old.remove(replica)
             changed = True
-        for replica in sorted(current, key=lambda one: one.state == "RUNNING")[: len(current) - deployment.target]:
+        for replica in sorted(current, key=lambda one: one.state == "RUNNING")[
+            : max(len(current) - deployment.target, 0)
+        ]:
             self._stop(replica, now)
             changed = True
         room = deployment.target + surge - len(old) - len(current)
@@ -305,9 +307,14 @@ class Ray:
         for application in self.applications.values():
             for deployment in application.deployments.values():
                 dues += [replica.due for replica in deployment.replicas if replica.due is not None]
-        if dues and (self._due is None or self._due <= now or min(dues) < self._due):
+        if dues and (self._due is None or min(dues) < self._due):
             self._due = min(dues)
-            self.timeline.after(self._due - now, self.advance)
+            self.timeline.after(self._due - now + 0.001, self._tick, self._due)
+
+    def _tick(self, due: float) -> None:
+        if self._due == due:
+            self._due = None
+        self.advance()
 
     def _note_served(self) -> None:
         for application in self.applications.values():

@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from octavo_operator.names import HASH_LABEL
+
 from .apiserver import Document, ObjectKey
 from .faults import Fault, Faults
 from .script import Step, Verb
-from .world import BROKEN, EXTERNAL, World, foreign_application, set_path
+from .world import BROKEN, EXTERNAL, FOREIGN_IMPORT, World, foreign_application, set_path
 
 NAMES = (("shop", "books"), ("shop", "songs"), ("lab", "books"))
 SECRET, TOKEN_SECRET = "keys", "ray-token"
@@ -204,7 +206,7 @@ def _replace(found: Document, spec: Document) -> None:
 
 
 def _spoil(found: dict[str, Any], ours: str, step: Step) -> None:
-    if ours not in found:
+    if ours not in found or found[ours].get("import_path") == FOREIGN_IMPORT:
         return
     if step.verb is Verb.FOREIGN_REMOVE:
         del found[ours]
@@ -240,6 +242,14 @@ def _bounds(document: Document) -> None:
         group["minReplicas"], group["maxReplicas"] = 0, 1
 
 
+def _hash(document: Document) -> None:
+    document["metadata"]["labels"][HASH_LABEL] = "0" * 16
+
+
+def _more_ports(document: Document) -> None:
+    document["spec"]["ports"].append({"name": "debug", "port": 5000, "protocol": "TCP", "targetPort": 5000})
+
+
 def _owner(document: Document) -> None:
     document["metadata"]["ownerReferences"] = []
 
@@ -247,11 +257,13 @@ def _owner(document: Document) -> None:
 _EDITS: tuple[tuple[str, Callable[[Document], None]], ...] = (
     ("Service", _selector),
     ("Service", _ports),
+    ("Service", _more_ports),
     ("Service", _labels),
     ("Service", _owner),
     ("PodDisruptionBudget", _budget),
     ("RayCluster", _bounds),
     ("RayCluster", _labels),
+    ("RayCluster", _hash),
 )
 
 __all__ = ["NAMES", "Actor", "ObjectKey", "first_spec"]

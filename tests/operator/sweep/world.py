@@ -41,6 +41,10 @@ class World:
         self.kuberay.on_new.append(lambda made: made.ray.on_change.append(lambda: self._tell_endpoints(made)))
         self.shared.on_change.append(self.check_foreign)
         self.violations: list[str] = []
+        self.changed_at = 0.0
+        """When something last changed without the operator's doing."""
+        self.shared.on_change.append(self._changed)
+        self.kuberay.on_new.append(lambda made: made.ray.on_change.append(self._changed))
         self.recorded: list[Document] = []
         self.api.watchers.append(lambda _, found: self.recorded.append(found) if found["kind"] == "Event" else None)
         self.bounds_edited = False
@@ -51,6 +55,9 @@ class World:
     @property
     def now(self) -> float:
         return self.loop.now
+
+    def _changed(self) -> None:
+        self.changed_at = self.now
 
     def say(self, text: str) -> None:
         self.log.append(f"{self.now - 1_800_000_000:9.2f} {text}")
@@ -193,9 +200,7 @@ class World:
         """Somebody else's GET, merge and PUT in one moment; ``change`` gets the applications by name."""
         if ray.dead or not ray.answers:
             return
-        applications = {
-            name: clone(found.config) for name, found in ray.applications.items() if not found.deleting
-        }
+        applications = {name: clone(found.config) for name, found in ray.applications.items() if not found.deleting}
         change(applications)
         ray.put({"applications": list(applications.values())})
 
