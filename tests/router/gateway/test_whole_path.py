@@ -117,6 +117,7 @@ async def test_a_client_that_goes_away_frees_the_engine(gateway, engines, eventu
     writer.transport.abort()
     await eventually(lambda: sum(engine.active_requests for engine in engines) == 0)
     await eventually(lambda: sum(engine.load().num_requests_running for engine in engines) == 0)
+    assert sum(engine.load().generation_tokens_total for engine in engines) < 3 * 900
 
 
 async def test_a_stop_string_ends_one_choice_in_the_engine(gateway, engines, http, eventually):
