@@ -30,7 +30,7 @@ def decide(
         actions += put_actions
         events += put_events
     return Outcome(
-        ray=_ray(view, memory, now),
+        ray=_ray(place, view, memory, now),
         wanted=view,
         serving=view,
         front=Front(address=place.address, ray_version=view.serve.ray_version if view.serve else ""),
@@ -44,10 +44,11 @@ def decide(
     )
 
 
-def _ray(view: Serving, memory: Memory, now: float) -> Verdict:
+def _ray(place: Place, view: Serving, memory: Memory, now: float) -> Verdict:
     if view.serve is not None and view.serve.reach is not Reach.UNREACHABLE:
         return notices.reached(view.serve.reach, view)
-    said = f"Ray's dashboard does not answer; {view.serve.message if view.serve is not None else ''}".rstrip("; ")
+    what = "Ray Serve" if place.mode is Mode.LOCAL else "Ray's dashboard"
+    said = f"{what} does not answer; {view.serve.message if view.serve is not None else ''}".rstrip("; ")
     if memory.config_hash:
         return notices.unreached(memory, said, now)
     return conditions.no(Reason.UNREACHABLE, said)

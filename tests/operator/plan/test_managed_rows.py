@@ -340,7 +340,7 @@ def test_a_deleted_ray_cluster_is_made_again_once_it_is_gone(serving):
 )
 def test_a_deleted_or_edited_child_is_set_right(serving, child):
     w = serving({"replicas": 3, "rayCluster": {"managed": {"networkPolicy": True}}})
-    kind, name = child
+    kind, _name = child
     saved = w.children.pop(child)
     assert kinds(w.step().actions) == [kind]
     assert w.children[child]["spec"] == saved["spec"]
@@ -628,3 +628,43 @@ def test_a_managed_deletion_needs_nothing(serving):
     made = w.step()
     assert made.actions == ()
     assert made.events == ()
+
+
+def test_a_template_edited_after_an_operator_upgrade_goes_back_to_the_image_it_was_made_with(serving):
+    w = serving()
+    w.defaults = Defaults(image="octavo:9", ray_version="2.99.0")
+    w.group("engine")["template"]["spec"]["terminationGracePeriodSeconds"] = 5
+    w.step()
+    template = w.group("engine")["template"]["spec"]
+    assert (template["terminationGracePeriodSeconds"], template["containers"][0]["image"]) == (3630, "octavo:1")
+    assert w.cluster["spec"]["rayVersion"] == "2.60.0"
+
+
+def test_streams_that_never_end_hold_a_stop_no_longer_than_the_drain(serving):
+    w = serving({"rollout": {"drainSeconds": 60}})
+    w.edit(suspend=True)
+    w.step()
+    w.tick(80)
+    assert w.step().actions == ()
+    w.tick(10)
+    assert kinds(w.step().actions) == ["Delete"]
+
+
+def test_with_autoscaling_one_engine_is_enough_to_be_ready(serving):
+    w = serving({"autoscaling": {"minReplicas": 3, "maxReplicas": 5}})
+    w.app.replicas["Engine"] = ["RUNNING"]
+    w.step()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+def test_without_service_and_status_the_oldest_cluster_has_the_traffic(serving):
+    w = serving({"rollout": {"strategy": "NewCluster"}})
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    w.step()
+    w.edit(rayCluster__managed={"image": "octavo:3"})
+    w.children.clear()
+    w.status = {}
+    w.step()
+    assert not w.clusters[old]["_deleting"]
+    assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == old

@@ -1,5 +1,6 @@
 """The status: by the CRD's schema, with times that move only when something does, and nothing secret or endless."""
 
+import itertools
 import json
 
 import jsonschema
@@ -177,7 +178,7 @@ def test_every_reason_has_its_line_in_the_source():
     names = [n.targets[0].id for n in body if isinstance(n, ast.Assign)]
     said = [
         previous.targets[0].id
-        for previous, n in zip(body, body[1:], strict=False)
+        for previous, n in itertools.pairwise(body)
         if isinstance(n, ast.Expr) and isinstance(previous, ast.Assign)
     ]
     assert said == names
