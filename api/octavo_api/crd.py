@@ -3,7 +3,7 @@
 ``python -m octavo_api.crd [FOLDER]`` writes it for kustomize and for the chart; a test keeps both fresh.
 """
 
-import sys
+import argparse
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
@@ -318,4 +318,6 @@ def main(folder: Path = Path()) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="repository root; default: %(default)s")
+    main(parser.parse_args().folder)

@@ -3,8 +3,8 @@
 ``python -m octavo_api.reference [FOLDER]`` writes them; a test keeps them fresh.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -273,4 +273,8 @@ def main(folder: Path = FOLDER) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=FOLDER, help="folder of the pages; default: %(default)s"
+    )
+    main(parser.parse_args().folder)
