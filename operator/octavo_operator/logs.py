@@ -31,5 +31,7 @@ def configure(level: str, *, as_json: bool) -> None:
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(plain))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Requests are logged by whoever makes them; kopf tells of every event that it hands on.
+    # That it leaves signals alone is as it should be: it runs in a thread of its own.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     for noisy in ("asyncio", "aiohttp.access", "kopf.objects"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
