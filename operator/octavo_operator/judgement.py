@@ -49,7 +49,7 @@ class Judge:
         made = {
             Type.READY: ready,
             Type.AVAILABLE: available,
-            Type.SPEC_VALID: self.problem or yes(Reason.VALID),
+            Type.SPEC_VALID: self.problem or self._importable(),
             Type.RAY_CLUSTER_READY: self.outcome.ray,
             Type.APPLICATION_READY: application,
             Type.ROUTER_READY: router,
@@ -66,6 +66,13 @@ class Judge:
     @property
     def _suspend(self) -> bool:
         return self.deployment.spec.suspend
+
+    def _importable(self) -> Verdict:
+        """Whether Ray has Octavo shows when it builds the application; it is tried on, until somebody installs it."""
+        found = self.outcome.wanted.application
+        if self.place.mode is Mode.EXTERNAL and found is not None and found.missing_package:
+            return no(Reason.INCOMPATIBLE_RAY, found.message)
+        return yes(Reason.VALID)
 
     def _application(self) -> Verdict:
         view = self.outcome.wanted

@@ -63,7 +63,7 @@ class Reach(StrEnum):
     """No answer, a server error, or no answer in time: nothing is known, the data plane may well serve."""
     AUTH_FAILED = "AuthFailed"
     INCOMPATIBLE = "Incompatible"
-    """Another Ray version, no Serve in it, or Octavo cannot be imported there."""
+    """Another Ray version, or no Serve in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,8 @@ class Application:
     config: Mapping[str, Any] | None = None
     """``deployed_app_config``: exactly what was put, None while Serve does not say."""
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
+    missing_package: str = ""
+    """The package of Octavo that this Ray could not import when it tried to build the application."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def in_words(application: Application) -> Application:
         said = f"{package} cannot be imported in this Ray; install this version of Octavo in its environment"
     else:
         said = error_of(application) if application.message else ""
-    return replace(application, message=said)
+    return replace(application, message=said, missing_package=package or "")
 
 
 def missing_package(application: Application) -> str | None:

@@ -172,6 +172,7 @@ def test_octavo_missing_in_ray_is_said_with_what_to_do():
     failed = Application(NAME, "DEPLOY_FAILED", traceback)
     assert missing_package(failed) == "octavo_serving"
     assert in_words(failed).message.startswith("octavo_serving cannot be imported in this Ray; install")
+    assert in_words(failed).missing_package == "octavo_serving"
     assert in_words(Application(NAME, "DEPLOY_FAILED", "Traceback\nValueError: no")).message == "ValueError: no"
     assert in_words(Application(NAME, "RUNNING", traceback)).message == traceback
     assert missing_package(Application(NAME, "RUNNING", traceback)) is None

@@ -48,6 +48,7 @@ class App:
     config: dict[str, Any]
     status: str = "DEPLOYING"
     message: str = ""
+    missing_package: str = ""
     replicas: dict[str, list[str]] = field(default_factory=lambda: {"Engine": [], "Gateway": []})
     statuses: dict[str, str] = field(default_factory=lambda: {"Engine": "UPDATING", "Gateway": "UPDATING"})
     messages: dict[str, str] = field(default_factory=dict)
@@ -73,7 +74,8 @@ class App:
             )
             for deployment, states in self.replicas.items()
         }
-        return Application(name, self.status, self.message, copy.deepcopy(self.config), deployments)
+        config = copy.deepcopy(self.config)
+        return Application(name, self.status, self.message, config, deployments, self.missing_package)
 
 
 @dataclass

@@ -102,6 +102,22 @@ def test_an_incompatible_ray_is_refused_before_anything_is_put(world):
     assert w.condition("SpecValid") == ("True", "Valid")
 
 
+def test_a_ray_without_octavo_makes_the_spec_invalid_until_it_is_installed(world):
+    w = world(external=True)
+    w.step()
+    w.app.status, w.app.missing_package = "DEPLOY_FAILED", "octavo_serving"
+    w.app.message = "octavo_serving cannot be imported in this Ray; install this version of Octavo in its environment"
+    w.step()
+    assert w.condition("SpecValid") == ("False", "IncompatibleRay")
+    assert "octavo_serving" in w.message("SpecValid")
+    assert w.condition("Ready")[0] == "False"
+    w.app.missing_package = w.app.message = ""
+    w.app.run()
+    w.settle()
+    assert w.condition("SpecValid") == ("True", "Valid")
+    assert w.condition("Ready") == ("True", "Serving")
+
+
 def test_a_foreign_application_of_our_name_is_never_touched(world):
     w = world(external=True)
     add_foreign(w, "shop.qwen")
