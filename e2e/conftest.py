@@ -2,10 +2,12 @@
 
 # ruff: noqa: E402
 import itertools
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from octavo_e2e import cluster as clusters
 from octavo_e2e.cluster import Cluster
-from octavo_e2e.kubectl import Kubectl
+from octavo_e2e.kubectl import Kubectl, Refused, eventually
 from octavo_e2e.operator import Installation
 from octavo_e2e.tools import API_SERVER_TIER, why_not
 
 ROOT = Path(__file__).parents[1]
 CRD = ROOT / "manifests" / "base" / "crd" / "servingdeployments.yaml"
 
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NUMBERS = itertools.count(1)
 
 
@@ -41,8 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """With KubeRay and a fake node, without anything of ours."""
-    with clusters.running(tmp_path_factory.mktemp("kube")) as running:
+    """With KubeRay and a fake node, without anything of ours.
+
+    Owner references that block deletion need a right of their own here, as on OpenShift.
+    """
+    plugins = ["OwnerReferencesPermissionEnforcement"]
+    with clusters.running(tmp_path_factory.mktemp("kube"), plugins=plugins) as running:
         yield running
 
 
@@ -52,7 +59,23 @@ def crd(cluster: Cluster) -> Cluster:
     kubectl = cluster.kubectl
     kubectl.run("apply", "--server-side", "-f", str(CRD))
     kubectl.run("wait", "--for=condition=Established", "crd/servingdeployments.serving.octavo.dev", "--timeout=30s")
+    # That plugin learns new kinds every 30 s, and refuses owners of other kinds.
+    owner = {"apiVersion": "serving.octavo.dev/v1alpha1", "kind": "ServingDeployment", "name": "nobody", "uid": "none"}
+    owned = {"name": "probe", "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+    kubectl.run("create", "serviceaccount", "probe")
+    kubectl.run("create", "clusterrole", "probe", "--verb=create", "--resource=configmaps")
+    kubectl.run("create", "clusterrolebinding", "probe", "--clusterrole=probe", "--serviceaccount=default:probe")
+    probe = Kubectl(cluster.account("default", "probe"))
+    eventually("owners of the new kind are known", lambda: _known(probe, owned), every_s=1)
     return cluster
+
+
+def _known(probe: Kubectl, owned: dict[str, Any]) -> bool:
+    try:
+        probe.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps({**CONFIG_MAP, "metadata": owned}))
+    except Refused as refused:
+        return "no RESTMapping" not in str(refused) and "cannot find RESTMapping" not in str(refused)
+    return True
 
 
 @pytest.fixture

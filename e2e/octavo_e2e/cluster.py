@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,18 +55,20 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
+def running(folder: Path, *, plugins: Sequence[str] = (), kuberay: bool = True) -> Iterator[Cluster]:
     """A cluster that ends with this block, and with this process."""
     try:
-        yield start(folder)
+        yield start(folder, plugins=plugins, kuberay=kuberay)
     finally:
         PidFile(folder / "pids.json").stop()
 
 
-def start(folder: Path, *, outlive: bool = False) -> Cluster:
-    """Starts everything in an empty private folder; raises ``ToolsMissing`` or ``StartFailed``."""
+def start(folder: Path, *, outlive: bool = False, plugins: Sequence[str] = (), kuberay: bool = True) -> Cluster:
+    """Starts everything in an empty private folder; raises ``ToolsMissing`` or ``StartFailed``.
+
+    ``plugins`` are further admission plugins of the API server. Without ``kuberay`` its kinds are not there either.
+    """
     programs = ensure(*API_SERVER_TIER)
-    crds = kuberay_crds()
     folder.chmod(0o700)
     pids = PidFile(folder / "pids.json")
 
@@ -90,7 +92,7 @@ def start(folder: Path, *, outlive: bool = False) -> Cluster:
     _, admin = identity("admin", "admin", "system:masters")
     controllers, _ = identity("controller-manager", "system:kube-controller-manager")
     scheduler, _ = identity("scheduler", "system:kube-scheduler")
-    kuberay, _ = identity("kuberay", "kuberay", "system:masters")
+    identity("kuberay", "kuberay", "system:masters")
     node, _ = identity("node", "fake-node", "system:masters")
 
     etcd_url, peer_url = f"https://127.0.0.1:{etcd_port}", f"https://127.0.0.1:{peer_port}"
@@ -134,6 +136,7 @@ def start(folder: Path, *, outlive: bool = False) -> Cluster:
         f"--audit-policy-file={policy}",
         f"--audit-log-path={cluster.audit_log}",
         "--audit-log-mode=blocking",
+        f"--enable-admission-plugins={','.join(plugins)}",
     )
     api.wait("/readyz", lambda: _answers(f"{server}/readyz", ca, admin, folder))
     launch(
@@ -162,15 +165,8 @@ def start(folder: Path, *, outlive: bool = False) -> Cluster:
         KUBECONFIG=str(node),
         PYTHONPATH=str(Path(__file__).parents[1]),
     )
-    install_kuberay_crds(cluster.kubectl, crds)
-    launch(
-        "kuberay",
-        programs["kuberay"],
-        "--enable-leader-election=false",
-        "--metrics-addr=127.0.0.1:0",
-        "--health-probe-bind-address=127.0.0.1:0",
-        KUBECONFIG=str(kuberay),
-    )
+    if kuberay:
+        start_kuberay(cluster, outlive=outlive)
     _wait_for_accounts(cluster.kubectl)
     for process in pids.read():
         if not process.running:
@@ -178,10 +174,24 @@ def start(folder: Path, *, outlive: bool = False) -> Cluster:
     return cluster
 
 
-def install_kuberay_crds(kubectl: Kubectl, files: list[Path]) -> None:
-    """KubeRay's manager ends where its kinds are not served yet, so they are waited for first."""
-    kubectl.run("apply", "--server-side", *(part for file in files for part in ("-f", str(file))))
+def start_kuberay(cluster: Cluster, *, outlive: bool = False) -> None:
+    """Its manager ends where its kinds are not served yet, so they are waited for first."""
+    kubectl = cluster.kubectl
+    kubectl.run("apply", "--server-side", *(part for file in kuberay_crds() for part in ("-f", str(file))))
     kubectl.run("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{name}" for name in KUBERAY_CRDS))
+    process = Process.start(
+        "kuberay",
+        [
+            ensure("kuberay")["kuberay"],
+            "--enable-leader-election=false",
+            "--metrics-addr=127.0.0.1:0",
+            "--health-probe-bind-address=127.0.0.1:0",
+        ],
+        cluster.folder,
+        environment={"KUBECONFIG": str(cluster.folder / "kuberay.kubeconfig")},
+        outlive=outlive,
+    )
+    PidFile(cluster.folder / "pids.json").add(process)
 
 
 def _mutual_tls(ca: Path, certificate: Path, key: Path) -> tuple[str, ...]:

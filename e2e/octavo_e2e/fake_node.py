@@ -127,9 +127,13 @@ class FakeNode:
                 raise
 
     def _status(self, pod: Any) -> dict[str, Any]:
-        """Of a pod whose containers all run; one that says it is a task has done it."""
+        """Of a pod whose containers all run; a task has done its work already.
+
+        The restart policy does not say what is a task: KubeRay gives ``Never`` to pods that serve.
+        """
         now = _now()
-        done = pod.spec.restart_policy == "Never"
+        owners = pod.metadata.owner_references or ()
+        done = "helm.sh/hook" in (pod.metadata.annotations or {}) or any(owner.kind == "Job" for owner in owners)
         ran = {"startedAt": now, "finishedAt": now, "exitCode": 0, "reason": "Completed"}
         state = {"terminated": ran} if done else {"running": {"startedAt": now}}
         high, low = divmod(next(self._addresses), 250)

@@ -9,4 +9,4 @@ class Echo:
         return "here"
 
 
-app = Echo.bind()
+app = Echo.bind()  # type: ignore[attr-defined]

@@ -41,7 +41,13 @@ class Kubectl:
 
     def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
         """Standard output; raises ``Refused`` where the exit status is not 0."""
-        command = [str(beside_python("kubectl")), f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
+        command = [
+            str(beside_python("kubectl")),
+            f"--kubeconfig={self.kubeconfig}",
+            # Beside the cluster, gone with it, and not in the user's home.
+            f"--cache-dir={self.kubeconfig.parent / 'kubectl-cache'}",
+            f"--namespace={self.namespace}",
+        ]
         done = subprocess.run(
             [*command, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
         )

@@ -21,6 +21,7 @@ from octavo_e2e.processes import Process, beside_python, free_ports
 RELEASE = "octavo"
 IMAGE = "ghcr.io/octavo-dev/octavo-server:0.1.0"
 NAMESPACE = "octavo"
+CRD = "servingdeployments.serving.octavo.dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Installation:
         helm = Helm(cluster.admin, cluster.folder, namespace)
         made = cls(cluster, helm, namespace, all_namespaces)
         helm.install(RELEASE, *made.flags, *values)
+        cluster.kubectl.run("wait", "--for=condition=Established", "--timeout=60s", f"crd/{CRD}")
         return made
 
     @property

@@ -78,7 +78,8 @@ class Dashboards:
             return web.Response()
         if prefix not in self._known:
             self._known[prefix] = await self._make()
-        return await self._known[prefix]._handle(request.clone(rel_url=URL(path)))
+        answer: web.StreamResponse = await self._known[prefix]._handle(request.clone(rel_url=URL(path)))
+        return answer
 
     async def _make(self) -> Any:
         # The fake is the operator's tests' own, which are no package that is installed.
