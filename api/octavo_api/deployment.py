@@ -3,6 +3,7 @@
 Fields are lowerCamelCase in documents. Each says its unit, its default, and what a change of it does.
 """
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +47,14 @@ _URI = Rule(
 )
 
 
+_SERVED_NAME = Rule(
+    "must have no control characters",
+    r"self.matches('^[^\\x00-\\x1f\\x7f-\\x{9f}]*$')",
+    lambda name: not any(unicodedata.category(letter) == "Cc" for letter in name),
+)
+"""It stands in headers, logs and metrics."""
+
+
 class Model(Section):
     """What is served."""
 
@@ -73,7 +82,7 @@ class Model(Section):
         min_length=1,
         max_length=128,
     )
-    served_name: str | None = setting(
+    served_name: Annotated[str, _SERVED_NAME] | None = setting(
         None, "The model's name in requests.", change=Change.LIVE, auto="metadata.name", min_length=1, max_length=253
     )
     secret_ref: TokenRef | None = setting(

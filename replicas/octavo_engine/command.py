@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
-from octavo_api.errors import ConfigurationError, StartupError
+from octavo_api.command_line import read_assignments, read_secret
+from octavo_api.errors import StartupError
 from octavo_api.settings import EngineSettings
 from octavo_engine.engine import settle_heap
 from octavo_engine.service import EngineServer, Loaded
@@ -28,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        secret = _read_secret(options.secret_file)
-        loaded = _load(options, _settings(options.set))
+        secret = read_secret(options.secret_file) if options.secret_file else ""
+        settings = EngineSettings.read(read_assignments(options.set), where="--set")
+        loaded = _load(options, settings)
         settle_heap()
         return asyncio.run(_serve(loaded, options, secret))
     except StartupError as error:
@@ -59,31 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     load_test.add_argument("--synthetic-token-us", type=float, default=0.0, help="added for each token of a step")
     load_test.add_argument("--synthetic-blocks", type=int, default=4096, help="blocks of the KV cache")
     return parser
-
-
-def _settings(assignments: Sequence[str]) -> EngineSettings:
-    values = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise ConfigurationError(f"--set: got {assignment!r}, allowed: KEY=VALUE")
-        try:
-            values[key.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigurationError(f"--set {key}: {text!r} is not a YAML value: {error}") from error
-    return EngineSettings.read(values, where="--set")
-
-
-def _read_secret(path: Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        secret = path.read_text().strip()
-    except OSError as error:
-        raise ConfigurationError(f"--secret-file: cannot read {path}: {error.strerror}") from error
-    if not secret:
-        raise ConfigurationError(f"--secret-file: {path} is empty")
-    return secret
 
 
 def _load(options: argparse.Namespace, settings: EngineSettings) -> Loaded:

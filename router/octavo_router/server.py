@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvloop
-import yaml
 
 from octavo_api import model_source
+from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import ConfigurationError, StartupError
 from octavo_api.settings import RouterSettings
 from octavo_router.dispatch import ReplicaPool
@@ -156,26 +155,8 @@ def parse_port(text: str) -> int:
 
 def parse_settings(pairs: Sequence[str]) -> RouterSettings:
     """Reads ``key=value`` pairs; raises ``ConfigurationError``."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise ConfigurationError(f"--set: got {pair!r}, allowed: KEY=VALUE")
-        try:
-            values[name.removeprefix("router.")] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigurationError(f"--set {name}: got {value!r}, allowed: a YAML value") from None
-    return RouterSettings.read(values, where="router")
-
-
-def _read_secret(path: Path) -> str:
-    try:
-        secret = path.read_text().strip()
-    except OSError as error:
-        raise ConfigurationError(f"--secret-file: {path}: {error.strerror}") from None
-    if not secret:
-        raise ConfigurationError(f"--secret-file: {path} is empty")
-    return secret
+    values = read_assignments(pairs)
+    return RouterSettings.read({name.removeprefix("router."): value for name, value in values.items()}, where="router")
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -183,7 +164,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     replicas = parse_replicas(arguments.replica)
     keys = ApiKeys.load(arguments.api_key_file) if arguments.api_key_file else None
     certificate = Certificate.load(arguments.tls_folder) if arguments.tls_folder else None
-    secret = _read_secret(arguments.secret_file) if arguments.secret_file else ""
+    secret = read_secret(arguments.secret_file) if arguments.secret_file else ""
     text = ModelText.load(model_source.locate(arguments.model, arguments.revision, weights=False))
     metrics = Metrics()
     pool = ReplicaPool(settings, gateway=socket.gethostname(), secret=secret, metrics=metrics)
