@@ -164,12 +164,14 @@ class ServeClient:
             return Serve(address=address, reach=error.reach, message=error.message)
         found = serve_state.read_application(reading.details, name)
         application = serve_state.in_words(found) if found is not None else None
+        # Of the others counts that they are there: a Serve that has them has not lost ours, somebody left it out.
+        others = {other: Application(other, "") for other in reading.details.get("applications") or {} if other != name}
         proxy = serve_state.proxy_url(reading.details, urlsplit(address).hostname or "")
         seen = Serve(
             address=address,
             reach=Reach.OK,
             ray_version=reading.version,
-            applications={name: application} if application else {},
+            applications=others | ({name: application} if application else {}),
             proxy_url=proxy,
         )
         if (hindrance := self._other_version(reading.version)) is not None:
