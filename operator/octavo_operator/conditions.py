@@ -10,22 +10,28 @@ from typing import Any
 
 
 class Type(StrEnum):
-    """``Reconciling`` and ``Stalled`` are kstatus' and there only while true."""
+    """What is judged."""
 
     READY = "Ready"
-    """The current generation is what serves."""
+    """The current generation is what serves. The one to wait for."""
     AVAILABLE = "Available"
-    """Requests are answered now, by whatever generation."""
+    """Requests are answered now, by whatever generation. The one to alert on."""
     SPEC_VALID = "SpecValid"
+    """The spec makes sense, what it names exists, and an external Ray fits. False: what served before goes on."""
     RAY_CLUSTER_READY = "RayClusterReady"
+    """Ray's head is there and its dashboard answers. Unknown: it answered before, and has not for up to two minutes."""
     APPLICATION_READY = "ApplicationReady"
+    """Ray Serve runs our application with the current configuration."""
     ROUTER_READY = "RouterReady"
+    """Gateways take requests."""
     PROGRESSING = "Progressing"
+    """Something is on its way. False at rest, and when it is stuck."""
     DEGRADED = "Degraded"
     """It serves, but not as asked."""
     RECONCILING = "Reconciling"
+    """Progressing, in kstatus' word for tools that wait; there only while true."""
     STALLED = "Stalled"
-    """It needs the user."""
+    """It needs the user, in kstatus' word; there only while true."""
 
 
 class State(StrEnum):
@@ -73,8 +79,9 @@ class Reason(StrEnum):
     DEPLOYING = "Deploying"
     """Serve starts or replaces replicas."""
     DEPLOY_FAILED = "DeployFailed"
-    """Replicas do not start, most often because of the model or the memory. Replicas of before go on serving. The
-    message has the error; correct the spec, or the operator tries again every five minutes."""
+    """Replicas do not start, most often because of the model or the memory. Those of before that are left go on
+    serving; of one replica none is left. The message has the error; correct the spec. The operator tries again every
+    five minutes."""
     UNHEALTHY = "Unhealthy"
     """Replicas that ran have failed; Serve replaces them. If it lasts, look at the logs of the engine pods."""
     APPLICATION_NAME_CONFLICT = "ApplicationNameConflict"

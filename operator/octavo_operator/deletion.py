@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from octavo_api.deployment import FINALIZER
 from octavo_operator import names
 from octavo_operator.actions import Action, Event, Plan, RemoveApplication, SetFinalizer
+from octavo_operator.event_reasons import EventReason
 from octavo_operator.observed import Observed, Reach, Resource
 from octavo_operator.placement import address_of
 from octavo_operator.serving import owner_of
@@ -58,7 +59,7 @@ def _plan(resource: Resource, actions: tuple[Action, ...], *events: Event, delay
 def _abandoned(name: str, address: str, why: str) -> Event:
     return Event(
         "Warning",
-        "CleanupAbandoned",
+        EventReason.CLEANUP_ABANDONED,
         f"application {name} was not taken out of the Ray at {address}: {why}. If that Ray lives, take it out there",
     )
 

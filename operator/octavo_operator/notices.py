@@ -7,6 +7,7 @@ from octavo_api.serve_config import ENGINE
 from octavo_operator import conditions
 from octavo_operator.actions import Action, Event, PutApplication
 from octavo_operator.conditions import Condition, Reason, State, Type, Verdict
+from octavo_operator.event_reasons import EventReason
 from octavo_operator.memory import Memory
 from octavo_operator.observed import Reach
 from octavo_operator.outcome import DEPLOY_RETRY_S
@@ -19,17 +20,17 @@ UNREACHABLE_S = 120.0
 
 
 def cluster_created(name: str) -> Event:
-    return Event(NORMAL, "RayClusterCreated", f"RayCluster {name} is made")
+    return Event(NORMAL, EventReason.RAY_CLUSTER_CREATED, f"RayCluster {name} is made")
 
 
 def child_corrected(kind: str, name: str) -> Event:
-    return Event(NORMAL, "DriftCorrected", f"{kind} {name} was changed by somebody else and is set back")
+    return Event(NORMAL, EventReason.DRIFT_CORRECTED, f"{kind} {name} was changed by somebody else and is set back")
 
 
 def interrupts(old: str, new: str) -> Event:
     return Event(
         WARNING,
-        "InterruptingService",
+        EventReason.INTERRUPTING_SERVICE,
         f"this change needs a new Ray cluster: {old} is stopped, then {new} is made, and no request is answered "
         "meanwhile. Edit back at once to keep it, or set rollout.strategy to NewCluster where there is room for both",
     )
@@ -38,14 +39,16 @@ def interrupts(old: str, new: str) -> Event:
 def made_again(cluster: str, secret: str) -> Event:
     return Event(
         WARNING,
-        "InterruptingService",
+        EventReason.INTERRUPTING_SERVICE,
         f"Secret {secret} was deleted and is another one now, so RayCluster {cluster} refuses the operator and takes "
         "in no new pod: it is stopped and made again, and no request is answered meanwhile",
     )
 
 
 def switched(old: str, new: str) -> Event:
-    return Event(NORMAL, "TrafficSwitched", f"requests go to RayCluster {new}; {old} ends its streams and is deleted")
+    return Event(
+        NORMAL, EventReason.TRAFFIC_SWITCHED, f"requests go to RayCluster {new}; {old} ends its streams and is deleted"
+    )
 
 
 def put(
@@ -61,17 +64,23 @@ def put(
 def _put_event(place: Place, view: Serving, why: Why | None) -> Event:
     match why:
         case Why.RESTORED:
-            return Event(NORMAL, "ServeConfigRestored", f"Ray Serve had lost application {place.name}; it is put again")
+            return Event(
+                NORMAL,
+                EventReason.SERVE_CONFIG_RESTORED,
+                f"Ray Serve had lost application {place.name}; it is put again",
+            )
         case Why.CORRECTED:
             said = "left out" if view.standing is Standing.MISSING else "changed"
             return Event(
-                NORMAL, "DriftCorrected", f"application {place.name} was {said} by somebody else and is set back"
+                NORMAL,
+                EventReason.DRIFT_CORRECTED,
+                f"application {place.name} was {said} by somebody else and is set back",
             )
         case Why.APPLIED:
             return _scaled(place, view) or Event(
-                NORMAL, "ServeConfigApplied", f"application {place.name} is put into Ray Serve"
+                NORMAL, EventReason.SERVE_CONFIG_APPLIED, f"application {place.name} is put into Ray Serve"
             )
-    return Event(NORMAL, "DeployRetried", f"application {place.name} failed to deploy and is tried again")
+    return Event(NORMAL, EventReason.DEPLOY_RETRIED, f"application {place.name} failed to deploy and is tried again")
 
 
 def _scaled(place: Place, view: Serving) -> Event | None:
@@ -80,7 +89,9 @@ def _scaled(place: Place, view: Serving) -> Event | None:
     if view.standing is not Standing.OTHER or _uncounted(before) != _uncounted(place.application):
         return None
     old, new = counts(before, ENGINE), counts(place.application, ENGINE)
-    return Event(NORMAL, "Scaled", f"engine replicas: {_range(old.least, old.most)} → {_range(new.least, new.most)}")
+    return Event(
+        NORMAL, EventReason.SCALED, f"engine replicas: {_range(old.least, old.most)} → {_range(new.least, new.most)}"
+    )
 
 
 def _range(least: int, most: int) -> str:
@@ -126,7 +137,7 @@ def retry_due(view: Serving, memory: Memory, now: float) -> bool:
     return last is not None and last.reason == Reason.DEPLOY_FAILED and now - last.since >= DEPLOY_RETRY_S
 
 
-_WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
+WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
     (Type.SPEC_VALID, State.FALSE): frozenset(
         {Reason.INVALID_SPEC, Reason.SECRET_NOT_FOUND, Reason.CLAIM_NOT_FOUND, Reason.INCOMPATIBLE_RAY}
     ),
@@ -145,12 +156,14 @@ def of_conditions(before: Mapping[str, Condition], after: Iterable[Condition]) -
     events: list[Event] = []
     for condition in conditions.newly(before, after):
         kind, reason = Type(condition.type), condition.reason
-        if reason in _WARNED.get((kind, condition.state), frozenset()):
+        if reason in WARNED.get((kind, condition.state), frozenset()):
             events.append(Event(WARNING, str(reason), condition.message))
         elif kind is Type.RAY_CLUSTER_READY and condition.state is State.UNKNOWN:
-            events.append(Event(WARNING, "RayUnreachable", condition.message))
+            events.append(Event(WARNING, EventReason.RAY_UNREACHABLE, condition.message))
         elif kind is Type.READY and reason in (Reason.SERVING, Reason.SCALED_TO_ZERO):
-            events.append(Event(NORMAL, "RolloutComplete", f"generation {condition.generation} serves"))
+            events.append(Event(NORMAL, EventReason.ROLLOUT_COMPLETE, f"generation {condition.generation} serves"))
         elif kind is Type.PROGRESSING and reason == Reason.SUSPENDED:
-            events.append(Event(NORMAL, "Suspended", "nothing runs any more; set spec.suspend to false to serve again"))
+            events.append(
+                Event(NORMAL, EventReason.SUSPENDED, "nothing runs any more; set spec.suspend to false to serve again")
+            )
     return tuple(events)
