@@ -44,7 +44,10 @@ def kubectl(bare: Cluster, helm: Helm) -> Kubectl:
 
 
 def everything(kubectl: Kubectl) -> set[str]:
-    kinds = "all,serviceaccounts,roles,rolebindings,configmaps,secrets,networkpolicies,poddisruptionbudgets"
+    kinds = "pods,services,deployments,replicasets,serviceaccounts,roles,rolebindings,configmaps,secrets"
+    kinds += ",networkpolicies,poddisruptionbudgets"
+    if kubectl.get("crd", CRD) is not None:
+        kinds += f",{CRD}"
     found = set(kubectl.run("get", kinds, "-o", "name").split())
     return found - {"serviceaccount/default", "configmap/kube-root-ca.crt"}
 
@@ -92,7 +95,8 @@ def test_every_rendered_object_is_taken(values: Path, helm: Helm, kubectl: Kubec
     documents = [document for document in yaml.safe_load_all(rendered) if document]
     own = [document for document in documents if not document["apiVersion"].startswith("monitoring.coreos.com/")]
     assert own
-    kubectl.run("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(own))
+    anywhere = kubectl.within("")
+    anywhere.run("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(own))
     for pod in (document for document in own if document["kind"] in ("Pod", "Deployment")):
         template = pod if pod["kind"] == "Pod" else {"apiVersion": "v1", "kind": "Pod", **pod["spec"]["template"]}
         template = {**template, "metadata": {**template["metadata"], "name": "pod", "namespace": helm.namespace}}
@@ -106,6 +110,7 @@ def test_every_rendered_object_is_taken(values: Path, helm: Helm, kubectl: Kubec
 def test_uninstall_takes_all_but_the_definition_and_the_users_objects(helm: Helm, kubectl: Kubectl) -> None:
     before = everything(kubectl)
     helm.install("octavo")
+    kubectl.run("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=10s")
     kubectl.create(deployment())
     uid = kubectl.get("sdep", "books")["metadata"]["uid"]
     helm.uninstall("octavo")

@@ -29,4 +29,5 @@ def test_kustomize_builds_what_the_api_server_takes(overlay: str, crd: Cluster) 
     for namespace in namespaces:
         if not crd.kubectl.get("namespace", namespace):
             crd.kubectl.run("create", "namespace", namespace)
-    crd.kubectl.run("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=rendered)
+    anywhere = crd.kubectl.within("")
+    anywhere.run("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=rendered)

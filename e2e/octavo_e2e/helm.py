@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_e2e.kubectl import Refused
-from octavo_e2e.tools import ensure
+from octavo_e2e.tools import ensure, version
 
 CHART = Path(__file__).parents[2] / "helm" / "octavo"
 
@@ -46,7 +46,8 @@ class Helm:
         return self.run("uninstall", release, "--wait", *flags)
 
     def template(self, *flags: str, chart: Path = CHART) -> str:
-        return self.run("template", "octavo", str(chart), *flags)
+        """For the API server that this is all about, which helm does not ask here."""
+        return self.run("template", "octavo", str(chart), f"--kube-version={version('kubernetes')}", *flags)
 
     def releases(self) -> list[dict[str, Any]]:
         return list(json.loads(self.run("list", "--output=json")))

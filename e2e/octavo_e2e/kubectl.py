@@ -30,7 +30,7 @@ def eventually(what: str, condition: Callable[[], Any], timeout_s: float = 60, e
 
 
 class Kubectl:
-    """Commands with one kubeconfig, in one namespace."""
+    """Commands with one kubeconfig, in one namespace; with an empty one, in those that the objects name."""
 
     def __init__(self, kubeconfig: Path, namespace: str = "default") -> None:
         self.kubeconfig = kubeconfig
@@ -46,7 +46,7 @@ class Kubectl:
             f"--kubeconfig={self.kubeconfig}",
             # Beside the cluster, gone with it, and not in the user's home.
             f"--cache-dir={self.kubeconfig.parent / 'kubectl-cache'}",
-            f"--namespace={self.namespace}",
+            *([f"--namespace={self.namespace}"] if self.namespace else []),
         ]
         done = subprocess.run(
             [*command, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
