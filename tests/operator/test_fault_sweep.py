@@ -1,12 +1,18 @@
 """Random scripts of users' edits, other people's doings and faults; then everything must be as the specs say."""
 
+import asyncio
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
-from .sweep.run import Run, run_script, shrink
-from .sweep.script import generate
+from octavo_operator.observed import Key
+
+from .sweep.checks import KeepsServing
+from .sweep.run import Run, arrived, run_script, settle, shrink, simulate
+from .sweep.script import Verb, generate
+from .sweep.steps import NAMES, Actor, first_spec
 
 SCRIPTS = int(os.environ.get("OCTAVO_SWEEP_SCRIPTS", "500"))
 FIRST = int(os.environ["OCTAVO_SWEEP_SEED"]) if "OCTAVO_SWEEP_SEED" in os.environ else random.randrange(2**32)
@@ -29,6 +35,51 @@ def test_any_script_ends_as_the_specs_say(part: int) -> None:
     for seed in range(first, first + scripts):
         run = run_script(generate(seed))
         assert not run.violations, explain(run)
+
+
+GENTLE = (
+    Verb.EDIT_LIVE,
+    Verb.EDIT_CLUSTER,
+    Verb.KILL,
+    Verb.API_FAULTS,
+    Verb.SERVE_FAULTS,
+    Verb.DEAF,
+    Verb.UPGRADE,
+    Verb.NO_ROOM,
+    Verb.ROOM,
+)
+
+
+def test_a_new_cluster_takes_over_before_the_old_one_goes() -> None:
+    print(f"seed {FIRST}")
+    spec = {"rollout": {"strategy": "NewCluster"}, "replicas": 2}
+    watches: list[KeepsServing] = []
+    for seed in range(FIRST, FIRST + SCRIPTS // 10):
+        run = run_script(
+            replace(generate(seed, verbs=GENTLE, external=(False,)), kuberay=True),
+            heal=True,
+            spec=spec,
+            watch=lambda world: watches.append(KeepsServing(world, Key(*NAMES[0]))),
+        )
+        assert not run.violations, run.report()
+    assert all(watch.answered for watch in watches)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_restart_or_an_upgrade_of_the_operator_writes_nothing(external: bool) -> None:
+    async def play(run: Run, actor: Actor) -> None:
+        for number, (namespace, name) in enumerate(NAMES):
+            run.world.create(namespace, name, first_spec(external, number))
+        await arrived(run)
+        await settle(run)
+        before = len(run.operator.writes), len(run.world.puts)
+        for upgrade in (run.operator.kill, lambda: run.operator.upgrade(3)):
+            upgrade()
+            await asyncio.sleep(1000)
+            assert (len(run.operator.writes), len(run.world.puts)) == before
+
+    run = simulate(11, (external,) * 3, play)
+    assert not run.violations, run.report()
 
 
 def test_same_seed_is_same_run() -> None:

@@ -97,3 +97,21 @@ def test_killed_after_any_effect_the_end_is_the_same(case: str) -> None:
         run = simulate(1, (external,), play(external, extra, change, last))
         assert not run.violations, f"killed after effect {last} of {effects}\n{run.report()}"
         assert end_state(run) == end_state(whole), f"killed after effect {last} of {effects}\n{run.report()}"
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_deleted_while_the_operator_is_down_after_any_effect_of_create(external: bool) -> None:
+    async def play(run: Run, actor: Actor, last: int) -> None:
+        run.operator.end_after(last)
+        run.world.create(NAMESPACE, NAME, first_spec(external, 0))
+        await asyncio.wait_for(run.operator.ends(), 600)
+        run.world.delete(NAMESPACE, NAME)
+        await asyncio.sleep(1)
+        await settle(run)
+
+    for last in range(1, 8):
+        run = simulate(1, (external,), lambda run, actor, last=last: play(run, actor, last))
+        assert not run.violations, run.report()
+        left = [key for key in run.world.api.objects if key.kind != "Event"]
+        assert not left, run.report()
+        assert not run.world.shared.applications, run.report()

@@ -86,7 +86,8 @@ class ApiClient:
             self._world.say(f"  {call}: {fault}")
             raise _failure(call, fault)
         try:
-            answer = self._serve(method, path, dict(query or {}), body, content_type)
+            sent = json.loads(json.dumps(body))  # as it goes over the wire
+            answer = self._serve(method, path, dict(query or {}), sent, content_type)
         except ApiError as error:
             raise _error(call, error, path) from None
         if method != "GET":
@@ -127,10 +128,9 @@ class ApiClient:
                     metadata["name"] = f"{metadata.pop('generateName')}{self._rng.getrandbits(40):x}"
                 return api.create("octavo-operator", {**body, "kind": kind, "metadata": metadata})
             case "PATCH", "application/apply-patch+yaml":
-                document = json.loads(body) if isinstance(body, str | bytes) else body
                 assert query.get("force") == "true"
                 assert subresource == ""
-                return api.apply(query["fieldManager"], document)
+                return api.apply(query["fieldManager"], body)
             case "PATCH", "application/merge-patch+json":
                 return api.merge_patch(key, body, status=subresource == "status")
             case "PATCH", "application/json-patch+json":

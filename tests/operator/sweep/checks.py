@@ -78,6 +78,30 @@ class Monitor:
         return [c.ray for c in self._world.kuberay.clusters.values() if c.key.namespace == key.namespace]
 
 
+class KeepsServing:
+    """From the first time that a managed deployment answers on, it must never stop to."""
+
+    def __init__(self, world: World, key: Key) -> None:
+        self._world, self._key = world, key
+        self.answered = False
+        world.kuberay.on_new.append(lambda made: made.ray.on_change.append(self._look))
+        world.api.watchers.append(lambda _, document: self._look() if document["kind"] == "Service" else None)
+
+    def _look(self) -> None:
+        answers = self._answers()
+        if self.answered and not answers:
+            self._world.violated(f"{self._key}: nobody answers any more")
+        self.answered = answers
+
+    def _answers(self) -> bool:
+        service = self._world.api.objects.get(ObjectKey("Service", *self._key))
+        if service is None or not self._world.ready_gateways(*self._key):
+            return False
+        cluster = self._world.kuberay.cluster(self._key.namespace, service["spec"]["selector"]["ray.io/cluster"])
+        application = None if cluster is None else cluster.ray.applications.get(self._key.name)
+        return application is not None and bool(application.deployments["Engine"].running)
+
+
 def conditions(document: Mapping[str, Any]) -> dict[str, Document]:
     return {condition["type"]: condition for condition in document.get("status", {}).get("conditions", ())}
 

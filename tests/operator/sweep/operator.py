@@ -26,6 +26,7 @@ from .world import GROUP, World
 
 WATCHED = frozenset(kind.kind for kind in WATCHED_CHILDREN)
 RESYNC_S = 600.0
+MOST_A_MINUTE = 150
 _RESTART_S = 5.0
 
 
@@ -44,6 +45,7 @@ class Operator:
     def __init__(self, world: World, faults: Faults, serve_faults: Faults, defaults: Defaults, seed: int) -> None:
         self.world, self.defaults = world, defaults
         self.reconciles: Counter[Key] = Counter()
+        self._minutes: Counter[tuple[Key, int]] = Counter()
         self.writes: list[tuple[float, str, str]] = []
         self.effects = 0
         """Of the processes that have ended."""
@@ -103,6 +105,11 @@ class Operator:
         self.defaults = replace(self.defaults, image=f"octavo:1.{choice % 5}.0")
         self.kill()
 
+    async def ends(self) -> None:
+        """Waits for the end of this process."""
+        if self._life is not None:
+            await self._life.dead.wait()
+
     async def ended(self) -> None:
         self.stopped = True
         if self._task is not None:
@@ -119,7 +126,7 @@ class Operator:
         reconciler = Reconciler(kube, serve, Clock(self.world), self.defaults, plan=plan, rng=self._rng)
 
         async def handle(key: Key) -> float:
-            self.reconciles[key] += 1
+            self._count(key)
             return await reconciler.reconcile(key)
 
         queue = WorkQueue(handle, backoff=Backoff(rng=self._rng))
@@ -135,6 +142,15 @@ class Operator:
             for task in (work, resync):
                 task.cancel()
             await asyncio.gather(work, resync, return_exceptions=True)
+
+    def _count(self, key: Key) -> None:
+        self.reconciles[key] += 1
+        minute = int(self.world.now // 60)
+        self._minutes[key, minute] += 1
+        if self._minutes[key, minute] > MOST_A_MINUTE:
+            self.world.violated(f"{key}: more than {MOST_A_MINUTE} reconciles in a minute")
+            self.stopped = True
+            self.kill()
 
     async def _resync(self, kube: Kube, queue: WorkQueue) -> None:
         while True:

@@ -18,7 +18,7 @@ from .steps import Actor
 from .world import World
 
 DEFAULTS = Defaults(image="octavo:1.0.0", ray_version="2.60.0")
-QUIET_S, LONGEST_S, WATCHED_S = 150.0, 3 * 3600.0, 120.0
+QUIET_S, LONGEST_S, WATCHED_S = 150.0, 3 * 3600.0, 90.0
 
 
 @dataclass
@@ -36,10 +36,22 @@ class Run:
         return "\n".join([str(self.script), *self.violations, "", *self.world.log])
 
 
-def run_script(script: Script, *, heal: bool | None = None) -> Run:
-    """``heal`` says whether what is missing is given in the end: KubeRay, room, Secrets; drawn from the seed else."""
+def run_script(
+    script: Script,
+    *,
+    heal: bool | None = None,
+    spec: Document | None = None,
+    watch: Callable[[World], Any] | None = None,
+) -> Run:
+    """``heal`` says whether what is missing is given in the end: KubeRay, room, Secrets; drawn from the seed else.
+
+    ``spec`` is in every spec that is created; ``watch`` gets the world before anything happens in it.
+    """
 
     async def play(run: Run, actor: Actor) -> None:
+        actor.always = spec or {}
+        if watch is not None:
+            watch(run.world)
         for step in script.steps:
             await asyncio.sleep(step.delay)
             actor.do(step)
@@ -84,9 +96,11 @@ async def _simulate(
     run = Run(script, world, operator, Monitor(world, DEFAULTS))
     with errors_are_violations(world):
         operator.start(last_effect)
-        await play(run, actor)
-        operator.kill()
-        await operator.ended()
+        try:
+            await play(run, actor)
+        finally:
+            operator.kill()
+            await operator.ended()
     return run
 
 
@@ -119,7 +133,7 @@ async def settle(run: Run) -> None:
             "deletionTimestamp" in found["metadata"] or found.get("status", {}).get("rayCluster", {}).get("draining")
             for found in world.api.every("ServingDeployment")
         )
-        if operator.alive and not going and world.now - last >= QUIET_S:
+        if operator.stopped or (operator.alive and not going and world.now - last >= QUIET_S):
             break
     else:
         world.violated(f"still writing after {LONGEST_S:.0f} s: {operator.writes[-5:]} {world.puts[-3:]}")
@@ -145,12 +159,7 @@ def _to_come(status: Document) -> int:
 
 def failing(world: World) -> list[str]:
     rays = [world.shared, *(cluster.ray for cluster in world.kuberay.clusters.values())]
-    return [
-        application.name
-        for ray in rays
-        for application in ray.applications.values()
-        if any(deployment.failures for deployment in application.deployments.values())
-    ]
+    return [application.name for ray in rays for application in ray.applications.values() if application.broken]
 
 
 def shrink(script: Script, fails: Callable[[Script], bool], tries: int = 80) -> Script:

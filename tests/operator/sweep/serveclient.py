@@ -1,6 +1,7 @@
 """The operator's connections to the Rays of this world: Octavo's own client over a transport in memory, with faults."""
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +47,7 @@ class Transport:
         if fault in (Fault.RESET, Fault.SERVER):
             raise Unreachable(f"{self._address}: {fault}")
         try:
-            self._ray().put(config)
+            self._ray().put(json.loads(json.dumps(config)))  # as it goes over the wire
         except ServeError as error:
             raise _translated(self._address, error) from None
         names = ", ".join(application["name"] for application in config["applications"])

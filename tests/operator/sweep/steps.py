@@ -69,6 +69,8 @@ class Actor:
         self._world, self._external = world, external
         self._faults, self._serve_faults = faults, serve_faults
         self._kill, self._upgrade = kill, upgrade
+        self.always: Document = {}
+        """In every spec that is created."""
         self._first: dict[tuple[str, str], int] = {}
 
     def do(self, step: Step) -> None:
@@ -83,7 +85,7 @@ class Actor:
         match step.verb:
             case Verb.CREATE:
                 self._first.setdefault((namespace, name), step.choice)
-                world.create(namespace, name, first_spec(external, step.choice))
+                world.create(namespace, name, {**first_spec(external, step.choice), **self.always})
             case Verb.EDIT_LIVE:
                 path, values = rng.choice(LIVE)
                 edit(path, rng.choice(values))
