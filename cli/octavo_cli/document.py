@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import yaml
 from pydantic.alias_generators import to_camel
 
+from octavo_api.command_line import read_assignments
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
 from octavo_api.model_source import EMBEDDED, normalize_uri
 
 _SECTIONS = ("engine", "router")
+_ALLOWED = "engine.NAME=VALUE or router.NAME=VALUE"
 _WORD = re.compile(r"[^a-z0-9]+")
 
 
@@ -52,14 +53,11 @@ def read_deployment(flags: Flags) -> ServingDeployment:
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
     """Splits ``engine.max_num_seqs=64``; the value is read as YAML."""
-    path, equals, value = text.partition("=")
-    section, dot, name = path.strip().partition(".")
-    if not equals or not dot or not name or section not in _SECTIONS:
-        raise ConfigurationError(f"--set: got {text!r}, allowed: engine.NAME=VALUE or router.NAME=VALUE")
-    try:
-        return section, name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        return section, name.strip(), value
+    ((path, value),) = read_assignments([text], allowed=_ALLOWED).items()
+    section, dot, name = path.partition(".")
+    if not dot or not name or section not in _SECTIONS:
+        raise ConfigurationError(f"--set: got {text!r}, allowed: {_ALLOWED}")
+    return section, name, value
 
 
 def _from_file(path: Path) -> dict[str, Any]:

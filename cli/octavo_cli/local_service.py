@@ -1,24 +1,23 @@
 """The life of ``octavo up`` once everything is checked: start, wait, tell, stop."""
 
 import shutil
-import signal
 import tempfile
-import threading
 import time
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from types import FrameType
 
 import httpx
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import StartupError
-from octavo_api.serve_config import Bind, Placement, application
-from octavo_cli.deployment_state import ApplicationState, last_report, read_application
 from octavo_cli.display import Display, Update
 from octavo_cli.greeting import greeting
-from octavo_cli.machine import share
+from octavo_cli.local_operator import LocalOperator, Look, placement
+from octavo_cli.local_serve import InProcess
 from octavo_cli.preflight import HOST
+from octavo_cli.progress import progress, summary
+from octavo_cli.signals import Signals, Stopped
 from octavo_serving.local import LocalRay, RunFolder
 from octavo_serving.ray_adapter import Controller
 
@@ -26,13 +25,8 @@ _POLL_S = 0.2
 _WATCH_S = 2.0
 _READY_TIMEOUT_S = 30.0
 _DRAIN_S = 10.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENVIRONMENT = {"RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}
 """A replica that cannot start says why at once; trying again on one machine changes nothing."""
-
-
-class Stopped(BaseException):
-    """SIGINT or SIGTERM before the endpoint was up."""
 
 
 class LocalService:
@@ -41,73 +35,57 @@ class LocalService:
     def __init__(self, deployment: ServingDeployment, api_key_file: Path | None, cpus: float, display: Display) -> None:
         self._deployment = deployment
         self._api_key_file = api_key_file
-        self._name = deployment.metadata.name
-        self._display = display
         self._cpus = cpus
-        self._signals = 0
-        self._stop = threading.Event()
-        self._starting = True
+        self._display = display
+        self._signals = Signals()
+        self._told: tuple[str, ...] = ()
 
     def run(self, began: float) -> None:
         """Returns after it was stopped; raises ``StartupError`` where it cannot start. ``began`` is the command's."""
         folder = RunFolder.create()
         ray = LocalRay(folder, num_cpus=ceil(self._cpus), environment=_ENVIRONMENT)
         try:
-            self._catch_signals()
+            self._signals.catch()
             self._serve(ray, began)
         except Stopped:
-            self._display.say("Stopped before it was ready")
+            if self._signals.raising:
+                self._display.say("Stopped before it was ready")
         except StartupError as error:
             raise StartupError(f"{error.message}\nLogs: {_keep_logs(folder)}") from error
         finally:
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
+            self._signals.ignore()
             ray.stop()
             folder.remove()
 
     def _serve(self, ray: LocalRay, began: float) -> None:
         with self._display.stage("Ray"):
             ray.start()
-            self._catch_signals()  # Ray has put a handler of its own in place
+            self._signals.catch()  # Ray's handler of crashes has taken SIGTERM, and would print where it came
             controller = Controller.start(proxy_location="Disabled")
-        controller.apply([application(self._deployment, self._placement())])
-        with self._display.stage("Replicas") as update:
-            self._wait_until_running(controller, ray.folder, update)
-            self._wait_until_ready()
-        self._starting = False
-        text = greeting(self._deployment, self._api_key_file, ray.folder.logs / "serve")
-        self._display.console.print(
-            f"Ready in {time.monotonic() - began:.1f} s\n\n{text}\n", markup=False, soft_wrap=True
-        )
-        self._watch(controller, ray.folder)
-        with self._display.stage("Stopping; Ctrl-C again stops at once"):
-            self._drain(controller, ray.folder)
+        where = placement(self._deployment, self._api_key_file, self._cpus)
+        with LocalOperator(self._deployment, where, InProcess(controller)) as operator:
+            with self._display.stage("Replicas") as update:
+                self._wait_until_running(operator, ray.folder.logs, update)
+                self._wait_until_ready()
+            self._signals.raising = False
+            text = greeting(self._deployment, self._api_key_file, ray.folder.logs / "serve")
+            self._display.console.print(
+                f"Ready in {time.monotonic() - began:.1f} s\n\n{text}\n", markup=False, soft_wrap=True
+            )
+            self._watch(operator)
+            with self._display.stage("Stopping; Ctrl-C again stops at once"):
+                self._drain(operator)
 
-    def _placement(self) -> Placement:
-        spec = self._deployment.spec
-        most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
-        return Placement(
-            name=self._name,
-            owner="local",
-            bind=Bind.LOOPBACK,
-            http_port=spec.endpoint.http.port,
-            grpc_port=spec.endpoint.grpc.port,
-            engine_cpus=spec.resources.limits.cpu or share(self._cpus, most),
-            gateway_cpus=0,
-            replicas_on_node=max(most, 1),
-            api_key_file=str(self._api_key_file.resolve()) if self._api_key_file else None,
-        )
-
-    def _wait_until_running(self, controller: Controller, folder: RunFolder, update: Update) -> None:
-        while not (state := self._state(controller, folder)).running:
-            if state.failed:
-                raise StartupError(state.error())
-            reports = [report for log in state.starting_logs() if (report := last_report(log))]
-            update(" · ".join(filter(None, (state.summary(), *reports[-1:]))))
-            self._pause(_POLL_S)
+    def _wait_until_running(self, operator: LocalOperator, logs: Path, update: Update) -> None:
+        while not (look := operator.round()).ready:
+            if look.hindrance:
+                raise StartupError(look.hindrance)
+            self._tell(look)
+            update(progress(look.application, logs))
+            self._signals.pause(_POLL_S)
 
     def _wait_until_ready(self) -> None:
-        """The application runs; the endpoint answers once the gateway has met its engines."""
+        """All replicas run; the endpoint answers once the gateway has met its engines."""
         url = f"http://{HOST}:{self._deployment.spec.endpoint.http.port}/ready"
         deadline = time.monotonic() + _READY_TIMEOUT_S
         answer = "nothing"
@@ -118,49 +96,43 @@ class LocalService:
                 except httpx.TransportError as error:
                     answer = str(error)
                 else:
-                    if response.is_success or self._deployment.spec.replicas == 0:
+                    if response.is_success or self._no_engine_wanted():
                         return
                     answer = f"{response.status_code} {response.text}"
-                self._pause(_POLL_S / 4)
+                self._signals.pause(_POLL_S / 4)
         raise StartupError(f"{url}: not ready after {_READY_TIMEOUT_S:.0f} s: {answer}")
 
-    def _pause(self, seconds: float) -> None:
-        """Raises ``Stopped``, which is lost where a signal comes while Ray runs a callback of its own."""
-        if self._stop.wait(seconds):
-            raise Stopped
+    def _no_engine_wanted(self) -> bool:
+        spec = self._deployment.spec
+        return (spec.replicas if spec.autoscaling is None else spec.autoscaling.min_replicas) == 0
 
-    def _watch(self, controller: Controller, folder: RunFolder) -> None:
-        """Says when replicas come and go, until the first signal."""
-        shown = self._state(controller, folder).summary()
-        while not self._stop.wait(_WATCH_S):
-            state = self._state(controller, folder)
-            if state.status and (summary := state.summary()) != shown:
-                self._display.say(f"{time.strftime('%H:%M:%S')} {summary}")
-                shown = summary
+    def _watch(self, operator: LocalOperator) -> None:
+        """Says when replicas come and go and what is set right, until the first signal."""
+        shown = summary(operator.round().application)
+        while not self._signals.wait(_WATCH_S):
+            look = operator.round()
+            self._tell(look)
+            if (now := summary(look.application)) and now != shown:
+                self._say(now)
+                shown = now
 
-    def _drain(self, controller: Controller, folder: RunFolder) -> None:
+    def _tell(self, look: Look) -> None:
+        """Says what is new; what fails again and again is said once."""
+        if look.news and look.news != self._told:
+            self._told = look.news
+            for line in look.news:
+                self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._display.say(f"{time.strftime('%H:%M:%S')} {line}")
+
+    def _drain(self, operator: LocalOperator) -> None:
         """Lets running answers end, for a few seconds, unless a second signal comes."""
-        controller.apply([])
+        operator.suspend()
         deadline = time.monotonic() + _DRAIN_S
-        while self._signals < 2 and time.monotonic() < deadline and self._state(controller, folder).status:
-            time.sleep(_POLL_S)
-
-    def _state(self, controller: Controller, folder: RunFolder) -> ApplicationState:
-        try:
-            details = controller.details()
-        except controller.UNREACHABLE:
-            details = {}
-        return read_application(details, self._name, folder.logs)
-
-    def _catch_signals(self) -> None:
-        for number in _SIGNALS:
-            signal.signal(number, self._caught)
-
-    def _caught(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
-        self._stop.set()
-        if self._starting:
-            raise Stopped
+        with suppress(Stopped):
+            while self._signals.count < 2 and time.monotonic() < deadline and not operator.round().stopped:
+                time.sleep(_POLL_S)
 
 
 def _keep_logs(folder: RunFolder) -> Path:

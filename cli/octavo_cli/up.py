@@ -7,6 +7,7 @@ import click
 
 from octavo_cli.display import Display
 from octavo_cli.document import Flags, read_deployment
+from octavo_cli.fit import fit
 from octavo_cli.machine import available_cpus
 from octavo_cli.preflight import check
 
@@ -36,6 +37,9 @@ def command(
     began = time.monotonic()
     deployment = read_deployment(Flags(model, file, replicas, http_port, grpc_port, served_name, settings))
     display, cpus = Display(), available_cpus()
+    deployment, unused = fit(deployment, has_keys=api_key_file is not None)
+    for line in unused:
+        display.say(line)
     with display.stage(f"Model {deployment.spec.model.uri}"):
         check(deployment, api_key_file, cpus)
     with display.stage("Imports"):

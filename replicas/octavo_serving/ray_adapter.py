@@ -1,18 +1,23 @@
 """Every private or alpha name of Ray that this project uses, checked against ``ray==2.60.*``.
 
 ``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, a handle's report of its queue, the
-replica context's deployment configuration, the controller client, ``ray.init(_temp_dir=...)``, Ray's cached
-configuration and the key-value store of its head are private.
+replica context's deployment configuration, the controller client, ``ray.init(_temp_dir=...)``, how it starts
+processes and takes SIGTERM for itself, Ray's cached configuration and the key-value store of its head are private.
 """
 
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+from pydantic import ValidationError
 from ray import serve
+from ray._private import services, utils
 from ray._raylet import Config
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.experimental import internal_kv
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
@@ -90,18 +95,40 @@ def start_ray(num_cpus: int, folder: Path) -> None:
     # Ray read the environment when it was imported; what was set since (RAY_AUTH_MODE) counts from here.
     Config.initialize("")
     try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            _temp_dir=str(folder),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with _signals_left_to_us():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                num_gpus=0,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except (RuntimeError, ConnectionError, RayError) as error:
         raise StartupError(f"Ray cannot start: {str(error).strip().splitlines()[0]}") from error
+
+
+@contextmanager
+def _signals_left_to_us() -> Iterator[None]:
+    """Keeps Ray from putting handlers of SIGTERM in place, and its processes out of this one's process group.
+
+    A signal to the whole group, as a terminal or a supervisor sends it, would end Ray under a process that still
+    drains; while Ray starts, it would wait half a minute for a process that is gone.
+    """
+
+    before = services.ConsolePopen, utils.set_sigterm_handler
+    services.ConsolePopen = partial(services.ConsolePopen, process_group=0)
+    utils.set_sigterm_handler = _keep_handler
+    try:
+        yield
+    finally:
+        services.ConsolePopen, utils.set_sigterm_handler = before
+
+
+def _keep_handler(handler: object) -> None:
+    """Stands in for Ray's ``set_sigterm_handler``."""
 
 
 def kept(key: str, value: str) -> str:
@@ -152,6 +179,8 @@ class Controller:
 
     UNREACHABLE = (RayError, RayServeException)
     """Raised by every call while Serve's controller is being restarted."""
+    REFUSED = (ValidationError, RayTaskError)
+    """Raised by ``put``: Serve does not take the configuration. To be caught before ``UNREACHABLE``."""
 
     def __init__(self, client: ServeControllerClient) -> None:
         self._client = client
@@ -162,10 +191,20 @@ class Controller:
         http = {"host": http_host, "port": http_port}
         return cls(serve_start(proxy_location=proxy_location, http_options=http))
 
+    def put(self, config: Mapping[str, Any]) -> None:
+        """Makes ``config`` all that is declared, as ``PUT /api/serve/applications/`` does; returns before it runs.
+
+        Raises ``REFUSED`` where it is wrong.
+        """
+        self._client.deploy_apps(ServeDeploySchema.model_validate(config))
+
     def apply(self, applications: list[dict[str, Any]]) -> None:
-        """Makes ``applications`` all there is, as ``PUT /api/serve/applications/`` does; returns before they run."""
-        self._client.deploy_apps(ServeDeploySchema.model_validate({"applications": applications}))
+        """Makes ``applications`` all there is."""
+        self.put({"applications": applications})
 
     def details(self) -> dict[str, Any]:
         """Returns what ``GET /api/serve/applications/`` answers."""
         return self._client.get_serve_details()
+
+    def version(self) -> str:
+        return ray.__version__

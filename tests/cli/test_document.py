@@ -93,3 +93,9 @@ def test_a_wrong_setting_is_named(setting: str, message: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file"):
         read_deployment(Flags(file=tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\n", "\x1b[31m", "a\x85", "x" * 254])
+def test_a_served_name_that_no_request_could_carry_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"spec\.model\.servedName: got "):
+        read_deployment(Flags(served_name=name))

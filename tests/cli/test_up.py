@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(150)]
 
 OCTAVO = [sys.executable, "-c", "from octavo_cli.main import main; main()"]
 SMALL = ("--set", "engine.kv_cache_memory_bytes=64Mi")
+SMALLEST = Path(__file__).parents[2] / "manifests" / "samples" / "01-smallest.yaml"
 FOLDERS = Path("/tmp")
 
 
@@ -119,7 +120,7 @@ def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
         assert response.status_code == 200
         lines = response.iter_lines()
         next(lines)
-        service.process.send_signal(signal.SIGINT)
+        os.killpg(service.process.pid, signal.SIGINT)  # as a terminal does
         assert "data: [DONE]" in list(lines)
     assert service.process.wait(30) == 0
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
@@ -127,9 +128,10 @@ def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
 
 
 def test_a_second_ctrl_c_ends_it_while_an_answer_runs(up: Callable[..., Up]) -> None:
-    service = up(*SMALL)
+    service = up("-f", str(SMALLEST), *SMALL)
     service.wait_for("Ctrl-C stops it.")
-    body = {"model": "smollm2", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    assert "by somebody else" not in service.said()
+    body = {"model": "smallest", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=30, trust_env=False) as response:
         next(response.iter_lines())
         started = descendants(service.process.pid)
@@ -149,8 +151,29 @@ def test_stopped_while_it_starts_it_leaves_nothing_behind(up: Callable[..., Up])
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(30) == 0
     assert "Stopped before it was ready" in service.said()
+    assert "SIGTERM" not in service.said()
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
     assert service.left_behind() == []
+
+
+def test_a_signal_to_the_whole_group_while_ray_starts_does_not_wait_for_what_is_gone(up: Callable[..., Up]) -> None:
+    service = up(*SMALL)
+    service.wait_for("Imports")
+    while not (gcs := [pid for pid in descendants(service.process.pid) if name_of(pid) == "gcs_server"]):
+        assert service.process.poll() is None, service.said()
+        time.sleep(0.01)
+    assert os.getpgid(gcs[0]) != service.process.pid
+    os.killpg(service.process.pid, signal.SIGTERM)
+    assert service.process.wait(25) == 0
+    assert "Stopped before it was ready" in service.said()
+    assert service.left_behind() == []
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def write_broken_model(folder: Path) -> Path:

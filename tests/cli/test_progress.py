@@ -3,7 +3,8 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from octavo_cli.deployment_state import cause, last_report, read_application
+from octavo_cli.progress import last_report, progress, starting_logs, summary
+from octavo_operator.serve_state import cause, error_of, read_application
 
 OWN = """Traceback (most recent call last):
   File "replica.py", line 1, in initialize
@@ -23,7 +24,7 @@ def test_the_cause_of_a_foreign_error_is_its_last_line() -> None:
     assert cause("") == ""
 
 
-def test_states_are_counted() -> None:
+def test_states_are_counted_and_replicas_that_start_say_how_far_they_are(tmp_path: Path) -> None:
     running, starting = SimpleNamespace(value="RUNNING"), SimpleNamespace(value="STARTING")
     replica = {"replica_id": "a", "state": running, "log_file_path": "/serve/a.log"}
     details = {
@@ -41,18 +42,21 @@ def test_states_are_counted() -> None:
             }
         }
     }
-    state = read_application(details, "m", Path("/logs"))
-    assert state.summary() == "Engine 1/2"
-    assert not state.running
-    assert not state.failed
-    assert list(state.starting_logs()) == [Path("/logs/serve/b.log")]
+    application = read_application(details, "m")
+    assert application is not None
+    assert application.status == "DEPLOYING"
+    assert summary(application) == "Engine 1/2"
+    assert list(starting_logs(application, tmp_path)) == [tmp_path / "serve/b.log"]
+    assert progress(application, tmp_path) == "Engine 1/2"
+    (tmp_path / "serve").mkdir()
+    (tmp_path / "serve/b.log").write_text("INFO 2026-01-01 m_Engine abc -- engine abc: warming up\n")
+    assert progress(application, tmp_path) == "Engine 1/2 · warming up"
 
 
-def test_an_application_that_serve_does_not_know_yet_is_neither_running_nor_failed() -> None:
-    state = read_application({"applications": {}}, "m", Path("/logs"))
-    assert not state.running
-    assert not state.failed
-    assert state.status == ""
+def test_of_an_application_that_serve_does_not_know_yet_nothing_is_said(tmp_path: Path) -> None:
+    assert read_application({"applications": {}}, "m") is None
+    assert summary(None) == ""
+    assert progress(None, tmp_path) == ""
 
 
 def test_a_failure_tells_its_cause() -> None:
@@ -65,7 +69,9 @@ def test_a_failure_tells_its_cause() -> None:
             }
         }
     }
-    assert read_application(details, "m", Path()).error().startswith("weights need 4.0 GiB")
+    application = read_application(details, "m")
+    assert application is not None
+    assert error_of(application).startswith("weights need 4.0 GiB")
 
 
 def test_the_last_report_of_a_log_is_found(tmp_path: Path) -> None:
@@ -77,3 +83,12 @@ def test_the_last_report_of_a_log_is_found(tmp_path: Path) -> None:
     )
     assert last_report(log) == "warming up"
     assert last_report(tmp_path / "none.log") == ""
+
+
+def test_why_a_replica_ends_is_no_progress(tmp_path: Path) -> None:
+    log = tmp_path / "replica.log"
+    log.write_text(
+        "INFO 2026-01-01 m_Engine abc -- engine abc: reading weights\n"
+        "ERROR 2026-01-01 m_Engine abc -- engine abc: cannot start: weights need 4 GiB\nlower it\n"
+    )
+    assert last_report(log) == ""

@@ -1,0 +1,143 @@
+"""The operator's own observe → plan → act, for one deployment in a Ray on this machine."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from octavo_api.deployment import ServingDeployment
+from octavo_api.serve_config import Bind, Placement
+from octavo_cli.machine import share
+from octavo_operator import memory
+from octavo_operator.actions import Action, Event, PutApplication, RemoveApplication
+from octavo_operator.conditions import Condition, Reason, Type
+from octavo_operator.defaults import Defaults, Local
+from octavo_operator.observed import Application, Key, Observed, Resource
+from octavo_operator.plan import plan
+from octavo_operator.serve import ServeClient, ServeTransport
+from octavo_operator.serve_errors import Refused, ServeError
+from octavo_operator.serve_state import error_of
+
+_ADDRESS = "local"
+_OWNER = "local"
+_FAILED = (Reason.DEPLOY_FAILED, Reason.UNHEALTHY)
+_TOLD = frozenset({"DriftCorrected", "ServeConfigRestored", "DeployRetried"})
+
+
+def placement(deployment: ServingDeployment, api_key_file: Path | None, cpus: float) -> Placement:
+    """Says where the replicas find themselves: on loopback, and all of them on these ``cpus``."""
+    spec = deployment.spec
+    most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
+    return Placement(
+        name=deployment.metadata.name,
+        owner=_OWNER,
+        bind=Bind.LOOPBACK,
+        http_port=spec.endpoint.http.port,
+        grpc_port=spec.endpoint.grpc.port,
+        engine_cpus=spec.resources.limits.cpu or share(cpus, most),
+        gateway_cpus=0,
+        replicas_on_node=max(most, 1),
+        api_key_file=str(api_key_file.resolve()) if api_key_file else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a round saw and concluded."""
+
+    application: Application | None
+    conditions: Mapping[str, Condition]
+    events: tuple[Event, ...] = ()
+    failure: ServeError | None = None
+
+    @property
+    def ready(self) -> bool:
+        ready = self.conditions.get(Type.READY)
+        return ready is not None and ready.state == "True"
+
+    @property
+    def stopped(self) -> bool:
+        """Suspended, and all streams have ended."""
+        progressing = self.conditions.get(Type.PROGRESSING)
+        return progressing is not None and progressing.reason == Reason.SUSPENDED
+
+    @property
+    def hindrance(self) -> str:
+        """What keeps it from ever being ready, empty where nothing does: one machine heals nothing by itself."""
+        if isinstance(self.failure, Refused):
+            return self.failure.message
+        found = self.conditions.get(Type.APPLICATION_READY)
+        if found is not None and found.reason in _FAILED and self.application is not None:
+            # The condition has it in one short line.
+            return self.application.message or error_of(self.application)
+        stalled = self.conditions.get(Type.STALLED)
+        return stalled.message if stalled is not None else ""
+
+    @property
+    def news(self) -> tuple[str, ...]:
+        """What a person at the terminal should know."""
+        return tuple(event.message for event in self.events if event.type == "Warning" or event.reason in _TOLD)
+
+
+class LocalOperator:
+    """Keeps in memory what Kubernetes would keep: the resource and its status."""
+
+    def __init__(self, deployment: ServingDeployment, where: Placement, transport: ServeTransport) -> None:
+        self._defaults = Defaults(image="", ray_version="", local=Local(_ADDRESS, where))
+        self._name = where.name
+        self._client = ServeClient(lambda address, token: transport, fresh_s=0)
+        self._runner = asyncio.Runner()
+        document = deployment.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        self._resource = Resource(
+            key=Key(deployment.metadata.namespace, deployment.metadata.name),
+            uid="",
+            generation=1,
+            resource_version="",
+            created_at=time.time(),
+            deleted_at=None,
+            finalizers=(),
+            annotations={},
+            document=document,
+            status={},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
+
+    def round(self) -> Look:
+        """Looks at Serve, does what is to be done there, and returns what was seen. Blocks for a moment."""
+        return self._runner.run(self._round())
+
+    def suspend(self) -> None:
+        """Wants nothing served from now on; streams that run may end."""
+        document: dict[str, Any] = dict(self._resource.document)
+        document["spec"] = {**document["spec"], "suspend": True}
+        self._resource = replace(self._resource, generation=self._resource.generation + 1, document=document)
+
+    async def _round(self) -> Look:
+        seen = await self._client.read(_ADDRESS, None, self._name)
+        planned = plan(self._resource, Observed(serve={_ADDRESS: seen}), time.time(), self._defaults)
+        application = seen.applications.get(self._name)
+        look = Look(application, memory.read(planned.status).conditions, planned.events)
+        try:
+            for action in planned.actions:
+                await self._act(action)
+        except ServeError as error:
+            # Nothing planned is remembered: what was not done must not look done to the next plan.
+            return replace(look, events=(Event("Warning", error.reason, error.message),), failure=error)
+        self._resource = replace(self._resource, status=planned.status)
+        return look
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case PutApplication(address, application, _):
+                await self._client.put(address, None, application)
+            case RemoveApplication(address, name):
+                await self._client.remove(address, None, name, _OWNER)
+            case _:
+                raise AssertionError(f"a plan for this machine has no {type(action).__name__}")

@@ -1,0 +1,33 @@
+"""Ray Serve of this very process, as the operator's client wants it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.serve_errors import Refused, Unreachable
+from octavo_operator.serve_state import cause
+from octavo_serving.ray_adapter import Controller
+
+
+class InProcess:
+    """A ``ServeTransport`` without a dashboard. Calls block: nothing else is to run meanwhile."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def version(self) -> str:
+        return str(self._controller.version())
+
+    async def details(self) -> Mapping[str, Any]:
+        try:
+            details: Mapping[str, Any] = self._controller.details()
+        except Controller.UNREACHABLE as error:
+            raise Unreachable(f"its controller: {cause(str(error))}") from None
+        return details
+
+    async def put(self, config: Mapping[str, Any]) -> None:
+        try:
+            self._controller.put(config)
+        except Controller.REFUSED as error:
+            raise Refused(f"Serve refuses the configuration: {cause(str(error))}") from None
+        except Controller.UNREACHABLE as error:
+            raise Unreachable(f"its controller: {cause(str(error))}") from None
