@@ -54,7 +54,7 @@ def test_a_new_cluster_takes_over_before_the_old_one_goes() -> None:
     print(f"seed {FIRST}")
     spec = {"rollout": {"strategy": "NewCluster"}, "replicas": 2}
     watches: list[KeepsServing] = []
-    for seed in range(FIRST, FIRST + SCRIPTS // 10):
+    for seed in range(FIRST, FIRST + SCRIPTS // 20):
         run = run_script(
             replace(generate(seed, verbs=GENTLE, external=(False,)), kuberay=True),
             heal=True,
