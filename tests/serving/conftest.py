@@ -182,10 +182,13 @@ class Cluster:
         except self._controller.UNREACHABLE:
             return {"applications": {}}
 
-    def replicas(self, deployment: str, state: str = "RUNNING") -> list[Replica]:
+    def replicas(self, deployment: str, *states: str) -> list[Replica]:
+        """Returns those in one of the states, ``RUNNING`` where none is given."""
         deployments = self.details()["applications"].get(APP, {}).get("deployments", {})
         found = deployments.get(deployment, {}).get("replicas", ())
-        return [Replica(r["replica_id"], r["pid"]) for r in found if r["state"] == state and r.get("pid")]
+        return [
+            Replica(r["replica_id"], r["pid"]) for r in found if r["state"] in (states or ("RUNNING",)) and r.get("pid")
+        ]
 
     def engine_secret(self) -> str:
         from octavo_serving.secrets import engine_secret
@@ -238,13 +241,16 @@ class Cluster:
     @contextmanager
     def busy(self, *prompts: list[int]) -> Iterator[None]:
         """Streams that do not end by themselves; they are taken back in the end."""
+        lines: list[Iterator[str]] = []
         with ExitStack() as stack:
             client = stack.enter_context(httpx.Client(timeout=TIMEOUT_S, trust_env=False))
             for prompt in prompts:
                 body = {"model": APP, "prompt": prompt, "max_tokens": 7000, "ignore_eos": True, "stream": True}
                 url = f"{self.direct}/v1/completions"
                 response = stack.enter_context(client.stream("POST", url, json=body))
-                next(response.iter_lines())
+                assert response.status_code == 200, response.read()
+                lines.append(response.iter_lines())  # the connection is closed with its last iterator
+                next(lines[-1])
             yield
 
     def stream(self, max_tokens: int, url: str | None = None, prompt: str = "Once upon a time") -> Stream:

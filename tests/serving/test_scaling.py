@@ -97,7 +97,7 @@ def test_a_live_change_of_targets_bounds_and_delays_counts_at_once_and_replaces_
 
     def there() -> set[Any]:
         """One that takes up a configuration is not called running for a moment."""
-        return {replica for state in ("RUNNING", "UPDATING") for replica in cluster.replicas("Engine", state)}
+        return set(cluster.replicas("Engine", "RUNNING", "UPDATING"))
 
     def stays(least: int = 1, most: int = 3, **fields: Any) -> None:
         cluster.apply(cluster.application(autoscaling=scaling(least, most, **fields)))
