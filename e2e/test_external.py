@@ -1,12 +1,14 @@
 """From ``kubectl apply`` to tokens: a real API server, the operator with the chart's rights, and a real Ray."""
 
 import json
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from octavo_e2e import ray_host
+from octavo_e2e.cluster import Cluster
 from octavo_e2e.documents import deployment
 from octavo_e2e.kubectl import Kubectl, eventually
 from octavo_e2e.operator import Installation, Operator
@@ -14,6 +16,7 @@ from octavo_e2e.ray_host import RayHost
 from octavo_e2e.serving import Serving, complete, get
 
 FOREIGN = {"name": "somebody-else", "route_prefix": "/else", "import_path": "octavo_e2e.foreign_app:app"}
+NAMESPACE = "external"
 SMALL: dict[str, Any] = {"engine": {"kvCacheMemoryBytes": "64Mi"}, "resources": {"limits": {"cpu": 1}}}
 
 
@@ -22,6 +25,7 @@ def ray() -> Iterator[RayHost]:
     with ray_host.running(cpus=16) as host:
         # Its proxy and an application were there before us.
         host.serve({**host.settings, "applications": [FOREIGN]})
+        eventually("theirs runs", lambda: host.applications()[FOREIGN["name"]]["status"] == "RUNNING")
         yield host
 
 
@@ -31,13 +35,14 @@ def operator(installation: Installation) -> Iterator[Operator]:
         yield running
 
 
-@pytest.fixture
-def books(namespace: Kubectl, ray: RayHost, operator: Operator) -> Iterator[Serving]:
-    """A deployment that serves; it is gone from Ray afterwards."""
-    serving = apply(namespace, ray, "books")
+@pytest.fixture(scope="module")
+def books(crd: Cluster, ray: RayHost, operator: Operator) -> Iterator[Serving]:
+    """A deployment that serves. Tests edit it, and leave it serving."""
+    crd.kubectl.run("create", "namespace", NAMESPACE)
+    serving = apply(crd.kubectl.within(NAMESPACE), ray, "books")
     serving.wait_ready()
     yield serving
-    namespace.run("delete", "sdep", "--all", "--timeout=60s")
+    serving.kubectl.run("delete", "sdep", "--all", "--timeout=60s")
 
 
 def apply(namespace: Kubectl, ray: RayHost, name: str, **spec: Any) -> Serving:
@@ -78,6 +83,8 @@ def test_a_live_edit_keeps_every_replica(books: Serving, ray: RayHost) -> None:
     books.wait_ready()
     assert (actors(ray, books, "Engine"), actors(ray, books, "Gateway")) == before
     assert complete(books.status["urls"]["http"], "b")
+    books.edit({"model": {"servedName": None}})
+    books.wait_ready()
 
 
 def test_a_rolling_edit_replaces_the_engines_and_no_gateway(books: Serving, ray: RayHost) -> None:
@@ -144,7 +151,8 @@ def test_a_foreign_change_is_set_back(books: Serving, ray: RayHost) -> None:
     assert actors(ray, books, "Gateway") == before
 
 
-def test_a_deleted_deployment_leaves_ray_and_the_others_stay(namespace: Kubectl, books: Serving, ray: RayHost) -> None:
+def test_a_deleted_deployment_leaves_ray_and_the_others_stay(books: Serving, ray: RayHost) -> None:
+    namespace = books.kubectl
     pages = apply(namespace, ray, "pages")
     pages.wait_ready()
     kept = actors(ray, books, "Engine")
@@ -182,3 +190,43 @@ def test_a_restart_of_the_operator_changes_nothing(books: Serving, ray: RayHost,
 
 def deployed_at(ray: RayHost, serving: Serving) -> float:
     return float(ray.applications()[f"{serving.kubectl.namespace}.{serving.name}"]["last_deployed_time_s"])
+
+
+def test_a_foreign_application_stays_while_ours_come_and_go_at_random(
+    namespace: Kubectl, ray: RayHost, operator: Operator
+) -> None:
+    """Two of ours, changed before the last change is out: what is not ours is never touched."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    before = foreign(ray)
+    present: set[str] = set()
+    for step in range(10):
+        name = rng.choice(["one", "two"])
+        if name not in present:
+            apply(namespace, ray, name)
+            present.add(name)
+        elif rng.random() < 0.5:
+            Serving(namespace, name).edit({"engine": {"maxNumSeqs": 8 + step}})
+        else:
+            namespace.run("delete", f"sdep/{name}", "--timeout=90s")
+            present.discard(name)
+        time.sleep(rng.uniform(0, 2))
+        assert foreign(ray) == before
+    if present:
+        namespace.run("delete", "sdep", "--all", "--timeout=90s")
+    assert foreign(ray) == before
+    assert get(f"{ray.proxy_url}/else") == "here"
+    assert not [name for name in ray.applications() if name.startswith(f"{namespace.namespace}.")]
+
+
+def foreign(ray: RayHost) -> tuple[Any, ...]:
+    """Everything by which a touch would show: its configuration, when it was put, its actors."""
+    application = ray.applications()[FOREIGN["name"]]
+    replicas = application["deployments"]["Echo"]["replicas"]
+    return (
+        application["status"],
+        application["deployed_app_config"],
+        application["last_deployed_time_s"],
+        {(replica["replica_id"], replica["actor_id"], replica["state"]) for replica in replicas},
+    )

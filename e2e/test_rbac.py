@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from octavo_e2e.audit import Right
@@ -55,14 +56,7 @@ def managed(kubectl: Kubectl) -> None:
     serving.wait("SpecValid", "False")
     kubectl.run("create", "secret", "generic", "token", "--from-literal=HF_TOKEN=hf_1")
     kubectl.run("create", "secret", "generic", "keys", "--from-literal=api-keys=a-key")
-    kubectl.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "cache"},
-            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-        }
-    )
+    kubectl.create(*claim("cache"))
     serving.wait_ready()
     serving.edit({"replicas": 3, "endpoint": {"service": {"annotations": {"a": "b"}}}})
     serving.wait_ready()
@@ -74,6 +68,17 @@ def managed(kubectl: Kubectl) -> None:
     serving.edit({"suspend": True})
     serving.wait("Ready", "False", "Suspended")
     kubectl.run("delete", "sdep", "managed", "--timeout=30s")
+
+
+def claim(name: str) -> list[dict[str, Any]]:
+    """A claim and the volume that it is bound to: pods are not scheduled before."""
+    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": "/nowhere"}, "storageClassName": ""}
+    spec = {"resources": {"requests": size}, "accessModes": modes, "volumeName": name, "storageClassName": ""}
+    return [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec},
+    ]
 
 
 def external(kubectl: Kubectl, stub: Stub) -> None:

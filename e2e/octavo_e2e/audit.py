@@ -48,9 +48,10 @@ def calls(log: Path, account: str) -> Iterator[Call]:
             if entry["user"]["username"] != user or (what := entry.get("objectRef")) is None:
                 continue
             resource = "/".join(filter(None, (what.get("resource", ""), what.get("subresource"))))
-            yield Call(
-                Right(entry["verb"], what.get("apiGroup", ""), resource),
-                what.get("namespace", ""),
-                what.get("name", ""),
-                entry.get("responseStatus", {}).get("code", 0),
-            )
+            group, verb = what.get("apiGroup", ""), entry["verb"]
+            code = entry.get("responseStatus", {}).get("code", 0)
+            where = what.get("namespace", ""), what.get("name", "")
+            yield Call(Right(verb, group, resource), *where, code)
+            if verb == "patch" and code == 201:
+                # Server-side apply of what was not there: the server asked for this right too.
+                yield Call(Right("create", group, resource), *where, code)

@@ -81,6 +81,8 @@ async def asked() -> set[Right]:
     resource = await kube.get_resource(key)
     assert resource is not None
     applied = [kinds.RAY_CLUSTER, *kinds.LISTED_CHILDREN]
+    # No plan deletes a Service: it goes with its owner.
+    deleted = [kind for kind in applied if kind != kinds.SERVICE]
     calls: dict[str, list[Any]] = {
         "get_resource": [],
         "list_keys": [kube.list_keys()],
@@ -94,7 +96,7 @@ async def asked() -> set[Right]:
         "patch_cluster": [kube.patch_cluster("n", PatchCluster("a", ()))],
         "patch_service": [kube.patch_service("n", PatchService("a", ()))],
         "create_secret": [kube.create_secret("n", document(kinds.SECRET), ["key"])],
-        "delete": [kube.delete("n", Delete(kind.api_version, kind.kind, "a", "u")) for kind in applied],
+        "delete": [kube.delete("n", Delete(kind.api_version, kind.kind, "a", "u")) for kind in deleted],
         "patch_status": [kube.patch_status(resource, {})],
         "set_finalizer": [kube.set_finalizer(resource, "f", present=True)],
         "apply_event": [kube.apply_event("n", document(kinds.EVENT))],

@@ -18,7 +18,7 @@ creates one, Ray's token. Server-side apply asks for `patch`, and for `create` w
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch, create, patch, delete]
