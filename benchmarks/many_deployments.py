@@ -9,6 +9,7 @@ only the operator's own process is counted.
 
 # ruff: noqa: E402
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -31,8 +32,8 @@ _BATCH = 50
 
 
 def create(kubectl: Kubectl, stub: Stub, names: list[str]) -> None:
-    external = {"external": {"dashboardURL": stub.url}}
-    documents = [deployment(name, rayCluster=external) for name in names]
+    urls = itertools.cycle(stub.urls)
+    documents = [deployment(name, rayCluster={"external": {"dashboardURL": next(urls)}}) for name in names]
     kubectl.run("create", "-f", "-", stdin=yaml.safe_dump_all(documents), timeout_s=600)
 
 
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--deployments", type=int, default=500)
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--idle-seconds", type=float, default=120)
+    parser.add_argument("--rays", type=int, default=50, help="external Ray clusters that they are spread over")
     parser.add_argument("--workers", type=int, default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder, clusters.running(Path(folder)) as cluster:
@@ -134,7 +136,7 @@ def main() -> None:
         kubectl = cluster.kubectl.within(NAMESPACE)
         installation = Installation.make(cluster)
         with (
-            running_stub(Path(folder), speed=200) as stub,
+            running_stub(Path(folder), speed=200, hosts=options.rays) as stub,
             installation.operator(f"--workers={options.workers}", "--log-level=warning") as operator,
         ):
             time.sleep(5)

@@ -1,6 +1,6 @@
-"""Ray dashboards whose Serve runs nothing: one for each path prefix, each with a state of its own.
+"""Ray dashboards whose Serve runs nothing: one for each loopback address and path prefix, each with its own state.
 
-``python -m octavo_e2e.serve_stub --port PORT``; a prefix is made when it is first asked for, and forgotten by DELETE.
+``python -m octavo_e2e.serve_stub --port PORT``; one is made when it is first asked for, and forgotten by DELETE.
 The same fake answers the operator's own tests, where it is held to what a real Ray answers.
 """
 
@@ -30,6 +30,13 @@ class Stub:
 
     url: str
     process: Process
+    hosts: int
+
+    @property
+    def urls(self) -> list[str]:
+        """Dashboards of as many Rays."""
+        port = self.url.rpartition(":")[2]
+        return [f"http://{_host(number)}:{port}" for number in range(self.hosts)]
 
     @property
     def dashboard(self) -> str:
@@ -43,16 +50,21 @@ class Stub:
 
 
 @contextlib.contextmanager
-def running_stub(folder: Path, *, speed: float = 50.0) -> Iterator[Stub]:
+def running_stub(folder: Path, *, speed: float = 50.0, hosts: int = 1) -> Iterator[Stub]:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "octavo_e2e.serve_stub", f"--port={port}", f"--speed={speed}"]
+    command.append(f"--hosts={hosts}")
     environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
     process = Process.start("serve-stub", command, folder, environment=environment)
     try:
         process.wait("listening", lambda: _listens(port), 30)
-        yield Stub(f"http://127.0.0.1:{port}", process)
+        yield Stub(f"http://127.0.0.1:{port}", process, hosts)
     finally:
         process.stop()
+
+
+def _host(number: int) -> str:
+    return f"127.0.0.{number + 1}"
 
 
 def _listens(port: int) -> bool:
@@ -68,17 +80,19 @@ class Dashboards:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         prefix, found, rest = request.path.partition(_API)
-        if not found:
-            # Serve's proxy, that is: only gateways behind the root's own dashboard are asked.
-            prefix, rest, path = "", "", request.path
-        else:
-            path = _API + rest
+        # What is no API is Serve's proxy, which is behind the address' own dashboard alone.
+        path = _API + rest if found else request.path
+        prefix = request.host + (prefix if found else "")
         if request.method == "DELETE":
             self._known.pop(prefix, None)
             return web.Response()
         if prefix not in self._known:
             self._known[prefix] = await self._make()
-        answer: web.StreamResponse = await self._known[prefix]._handle(request.clone(rel_url=URL(path)))
+        fake = self._known[prefix]
+        answer: web.StreamResponse = await fake._handle(request.clone(rel_url=URL(path)))
+        # It remembers all that was said to it, for its own tests.
+        for memory in (fake.calls, fake.headers, fake.puts):
+            memory.clear()
         return answer
 
     async def _make(self) -> Any:
@@ -92,12 +106,13 @@ class Dashboards:
         return fake
 
 
-async def main(port: int, speed: float) -> None:
+async def main(port: int, speed: float, hosts: int) -> None:
     app = web.Application(client_max_size=2**28)
     app.router.add_route("*", "/{path:.*}", Dashboards(port, speed).handle)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    for number in range(hosts):
+        await web.TCPSite(runner, _host(number), port).start()
     await asyncio.Event().wait()
 
 
@@ -105,5 +120,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--speed", type=float, default=50.0, help="times real time")
+    parser.add_argument("--hosts", type=int, default=1, help="listen on 127.0.0.1 and so many less one after it")
     options = parser.parse_args()
-    asyncio.run(main(options.port, options.speed))
+    asyncio.run(main(options.port, options.speed, options.hosts))
