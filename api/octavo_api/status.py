@@ -65,7 +65,7 @@ class RayClusterStatus(_Part):
     address: _Url | None = Field(None, description="Address of its dashboard.")
     ray_version: Annotated[str, Field(max_length=64)] | None = Field(None, description="Version of Ray in it.")
     image: Annotated[str, Field(max_length=512)] | None = Field(
-        None, description="Image of its pods, kept until spec changes."
+        None, description="Image of its pods, kept as long as the cluster."
     )
     active_hash: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="Hash of the pods' part of spec in the cluster that serves."
