@@ -7,7 +7,7 @@ The controller gets this module pickled by value: it imports nothing of ours.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 SHARE = "octavo_share"
@@ -20,6 +20,11 @@ ACTIVE = 0.01
 """Least share of an engine that has computed anything since its last report, however little there is to see now."""
 
 _IDLE = ACTIVE / 2
+
+FORGET_S = 3.0
+"""A replica that is not announced for a moment, because it takes up a configuration, counts on for so long."""
+
+_SHARES = "octavo_shares"
 
 
 def share(
@@ -51,17 +56,28 @@ def desired_replicas(shares: Iterable[float], *, unknown: int, target: float, mi
     return min(max(wanted, minimum), maximum)
 
 
+Seen = Mapping[Hashable, tuple[float, float]]
+"""By replica: its share, and when it was last reported."""
+
+
+def remember(reported: Mapping[Hashable, float], before: Seen, now: float) -> Seen:
+    """Returns what was reported now, and what was reported lately of replicas that are not there now."""
+    lately = {name: entry for name, entry in before.items() if now - entry[1] < FORGET_S}
+    return {**lately, **{name: (share, now) for name, share in reported.items()}}
+
+
 def policy(context: Any) -> tuple[int, dict[str, Any]]:
     """Serve's autoscaling policy (``ray.serve.config.AutoscalingContext`` → count, state).
 
     Serve asks for a first replica itself while a call waits for one; bounds and delays are Serve's as well.
     """
     reported = (context.aggregated_metrics or {}).get(SHARE) or {}
+    seen = remember(reported, context.policy_state.get(_SHARES, {}), context.current_time)
     count = desired_replicas(
-        reported.values(),
+        (share for share, _ in seen.values()),
         unknown=context.current_num_replicas - len(reported),
         target=context.config.target_ongoing_requests,
         minimum=context.capacity_adjusted_min_replicas,
         maximum=context.capacity_adjusted_max_replicas,
     )
-    return count, {}
+    return count, {_SHARES: seen}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_serving.autoscaling import ACTIVE, SHARE, desired_replicas, policy, share
+from octavo_serving.autoscaling import ACTIVE, FORGET_S, SHARE, desired_replicas, policy, share
 
 loads = st.lists(st.floats(0, 1e6), max_size=16)
 unknowns = st.integers(0, 16)
@@ -74,6 +74,8 @@ def context(**changes: Any) -> SimpleNamespace:
     values: dict[str, Any] = {
         "aggregated_metrics": {SHARE: {"a": 1.0, "b": 1.0}},
         "current_num_replicas": 2,
+        "policy_state": {},
+        "current_time": 100.0,
         "config": SimpleNamespace(target_ongoing_requests=1),
         "capacity_adjusted_min_replicas": 1,
         "capacity_adjusted_max_replicas": 3,
@@ -82,9 +84,22 @@ def context(**changes: Any) -> SimpleNamespace:
 
 
 def test_serves_context_is_read() -> None:
-    assert policy(context()) == (2, {})
-    assert policy(context(current_num_replicas=3)) == (3, {})
+    assert policy(context())[0] == 2
+    assert policy(context(current_num_replicas=3))[0] == 3
 
 
 def test_before_the_first_report_the_count_stays() -> None:
-    assert policy(context(aggregated_metrics=None)) == (2, {})
+    assert policy(context(aggregated_metrics=None))[0] == 2
+
+
+def test_replicas_that_are_not_announced_for_a_moment_count_on() -> None:
+    _, state = policy(context())
+    gone = {"aggregated_metrics": {}, "current_num_replicas": 0, "policy_state": state}
+    count, state = policy(context(**gone, current_time=100 + FORGET_S / 2))
+    assert count == 2
+    assert policy(context(**{**gone, "policy_state": state}, current_time=100 + FORGET_S))[0] == 1
+
+
+def test_a_replica_that_is_back_counts_once() -> None:
+    _, state = policy(context())
+    assert policy(context(policy_state=state, current_time=101.0))[0] == 2
