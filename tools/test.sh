@@ -1,22 +1,30 @@
 #!/usr/bin/env bash
 # Runs the tests in tiers, cheapest first, and says how long each took. Stops at the first tier that fails.
-# Arguments are tiers (fast, model, ray); without any, all of them.
+# The first two run on all cores, a process each; in the others each test is given the machine.
+# Arguments are tiers (fast, operator, model, ray); without any, all of them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-declare -A selection=([fast]="not model and not ray" [model]="model and not ray" [ray]="ray")
-tiers=("${@:-fast model ray}")
+declare -A selection=(
+  [fast]="not operator and not model and not ray"
+  [operator]="operator and not model and not ray"
+  [model]="model and not ray"
+  [ray]="ray"
+)
+declare -A workers=([fast]="$(nproc)" [operator]="$(nproc)" [model]=0 [ray]=0)
+tiers=("${@:-fast operator model ray}")
 read -ra tiers <<<"${tiers[*]}"
 report=()
 
 for tier in "${tiers[@]}"; do
   if [[ -z ${selection[$tier]:-} ]]; then
-    echo "test.sh: no tier $tier; there are: fast, model, ray" >&2
+    echo "test.sh: no tier $tier; there are: fast, operator, model, ray" >&2
     exit 2
   fi
   echo "== tier $tier: ${selection[$tier]}"
   began=$SECONDS
-  .venv/bin/python -m pytest -q -m "${selection[$tier]}" --durations=5 --durations-min=2
+  .venv/bin/python -m pytest -q -m "${selection[$tier]}" -n "${workers[$tier]}" --dist=loadgroup \
+    --durations=5 --durations-min=2
   status=$?
   report+=("tier $tier: $((SECONDS - began)) s, exit status $status")
   # 5: a tier without a test is no failure.
