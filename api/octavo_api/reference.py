@@ -274,7 +274,5 @@ def main(folder: Path = FOLDER) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=FOLDER, help="default: %(default)s"
-    )
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="default: %(default)s")
     main(parser.parse_args().folder)
