@@ -2,6 +2,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,17 @@ def free_ports() -> tuple[int, int]:
     return free_port(), free_port()
 
 
+def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert process.poll() is None, f"the gateway has ended with {process.returncode}"
+        time.sleep(0.05)
+    raise AssertionError(f"nothing listens on {port}")
+
+
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """URL of a real gateway with an engine whose tokens are made up, as plain processes."""
@@ -38,6 +50,7 @@ def endpoint() -> Iterator[str]:
         for arguments in (engine, gateway)
     ]
     try:
+        _wait_until_it_listens(http_port, processes[1])
         yield f"http://127.0.0.1:{http_port}"
     finally:
         for process in processes:
