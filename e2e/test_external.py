@@ -110,9 +110,12 @@ def test_kubectl_scale_adds_and_takes_replicas(books: Serving, ray: RayHost) -> 
 
 def test_suspend_frees_the_replicas_and_keeps_the_resource(books: Serving, ray: RayHost) -> None:
     books.edit({"suspend": True})
-    books.wait("Ready", "False", "Suspended")
-    assert f"{books.kubectl.namespace}.books" not in ray.applications()
-    books.edit({"suspend": False})
+    try:
+        books.wait("Ready", "False", "Suspended")
+        eventually("Ray has it no more", lambda: f"{books.kubectl.namespace}.books" not in ray.applications())
+        books.wait("Progressing", "False", "Suspended")
+    finally:
+        books.edit({"suspend": False})
     books.wait_ready()
     assert complete(books.status["urls"]["http"], "books")
 

@@ -128,9 +128,9 @@ def external(out: TextIO, cluster: Cluster, installation: Installation, ray: Ray
 
     def suspend() -> None:
         log.run("patch", "sdep", "books", "--type=merge", '--patch={"spec":{"suspend":true}}')
-        serving.wait("Ready", "False", "Suspended")
+        serving.wait("Progressing", "False", "Suspended")
 
-    log.timed("suspend", suspend)
+    log.timed("suspend, until all is stopped", suspend)
     log.run("get", "sdep", "books")
     log.timed("resume to Ready", edit({"suspend": False}))
 
