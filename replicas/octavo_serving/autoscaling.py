@@ -7,7 +7,7 @@ The controller gets this module pickled by value: it imports nothing of ours.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any
 
 SHARE = "octavo_share"
@@ -21,10 +21,11 @@ ACTIVE = 0.01
 
 _IDLE = ACTIVE / 2
 
-FORGET_S = 3.0
-"""A replica that is not announced for a moment, because it takes up a configuration, counts on for so long."""
+GRACE_S = 3.0
+"""Replicas that should be there and are not count for so long: some take up a configuration, which ends in a moment.
+Those that wait for a place do not count for ever, or a count that found none could never fall."""
 
-_SHARES = "octavo_shares"
+_SHORT_SINCE = "octavo_short_since"
 
 
 def share(
@@ -45,39 +46,35 @@ def share(
     return max(requests / target_requests, cache, ACTIVE if active else 0.0)
 
 
-def desired_replicas(shares: Iterable[float], *, unknown: int, target: float, minimum: int, maximum: int) -> int:
+def desired_replicas(shares: Collection[float], *, silent: int, target: float, minimum: int, maximum: int) -> int:
     """Returns the count at which each replica would have ``target`` shares.
 
-    ``unknown`` replicas have not reported: each may be needed, none asks for another. As long as anything is asked for,
-    one replica stays.
+    While ``silent`` ones say nothing none is taken away, since any of them may carry the load; they ask for no other.
+    As long as anything is asked for, one replica stays.
     """
-    load = (sum(shares) + unknown) / target
-    wanted = max(math.ceil(load - TOLERANCE), 1 if load > _IDLE else 0)
-    return min(max(wanted, minimum), maximum)
-
-
-Seen = Mapping[Hashable, tuple[float, float]]
-"""By replica: its share, and when it was last reported."""
-
-
-def remember(reported: Mapping[Hashable, float], before: Seen, now: float) -> Seen:
-    """Returns what was reported now, and what was reported lately of replicas that are not there now."""
-    lately = {name: entry for name, entry in before.items() if now - entry[1] < FORGET_S}
-    return {**lately, **{name: (share, now) for name, share in reported.items()}}
+    known = sum(shares) / target
+    wanted = max(math.ceil(known - TOLERANCE), 1 if known > _IDLE else 0)
+    kept = len(shares) + silent if silent / target > _IDLE else 0
+    return min(max(wanted, kept, minimum), maximum)
 
 
 def policy(context: Any) -> tuple[int, dict[str, Any]]:
     """Serve's autoscaling policy (``ray.serve.config.AutoscalingContext`` → count, state).
 
-    Serve asks for a first replica itself while a call waits for one; bounds and delays are Serve's as well.
+    Serve asks for a first replica itself while a call waits for one; bounds and delays are Serve's as well. It counts
+    replicas that take up a configuration as not running; and while none runs, it heeds no delay.
     """
     reported = (context.aggregated_metrics or {}).get(SHARE) or {}
-    seen = remember(reported, context.policy_state.get(_SHARES, {}), context.current_time)
+    running, short = context.current_num_replicas, context.target_num_replicas - context.current_num_replicas
+    since = context.policy_state.get(_SHORT_SINCE, context.current_time) if short > 0 else None
+    silent = running - len(reported)
+    if since is not None and (not running or context.current_time - since < GRACE_S):
+        silent += short
     count = desired_replicas(
-        (share for share, _ in seen.values()),
-        unknown=context.current_num_replicas - len(reported),
+        reported.values(),
+        silent=silent,
         target=context.config.target_ongoing_requests,
         minimum=context.capacity_adjusted_min_replicas,
         maximum=context.capacity_adjusted_max_replicas,
     )
-    return count, {_SHARES: seen}
+    return count, {} if since is None else {_SHORT_SINCE: since}
