@@ -3,7 +3,8 @@
 import random
 from collections.abc import Hashable
 
-BASE_S, CAP_S = 1.0, 300.0
+BASE_S, CAP_S = 1.0, 60.0
+"""The cap is short: a look is cheap, and a deployment whose looks failed by chance is not to be left alone for long."""
 _MOST_DOUBLINGS = 16
 
 

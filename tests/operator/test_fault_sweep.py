@@ -15,8 +15,10 @@ from .sweep.script import Verb, generate
 from .sweep.steps import NAMES, Actor, first_spec
 
 SCRIPTS = int(os.environ.get("OCTAVO_SWEEP_SCRIPTS", "500"))
-FIRST = int(os.environ["OCTAVO_SWEEP_SEED"]) if "OCTAVO_SWEEP_SEED" in os.environ else random.randrange(2**32)
-PARTS = 1 if "OCTAVO_SWEEP_SEED" in os.environ else 10
+SEED = os.environ.get("OCTAVO_SWEEP_SEED", "1")
+FIRST = random.randrange(2**32) if SEED == "random" else int(SEED)
+"""The same scripts in every run, so that a change is what makes one fail; ``random`` looks for new ones."""
+PARTS = 1 if "OCTAVO_SWEEP_SEED" in os.environ and SEED != "random" else 10
 
 
 def explain(run: Run) -> str:

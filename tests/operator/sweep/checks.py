@@ -348,7 +348,10 @@ class Resting:
         assert document is not None
         groups = {group["groupName"]: group for group in document["spec"]["workerGroupSpecs"]}
         engine, gateway = groups["engine"], groups["gateway"]
-        if engine["minReplicas"] != least or engine["maxReplicas"] < most:
+        # The minimum follows Serve's count down: where load keeps engines up, it is still theirs.
+        application = cluster.ray.applications.get(self.place.name)
+        kept = 0 if application is None else len(application.deployments["Engine"].running)
+        if not least <= engine["minReplicas"] <= max(least, kept) or engine["maxReplicas"] < most:
             self.wrong(f"engine group {engine['minReplicas']}..{engine['maxReplicas']} for {least}..{most}")
         if gateway["minReplicas"] != spec.router.replicas or gateway["maxReplicas"] <= spec.router.replicas:
             self.wrong(f"gateway group {gateway['minReplicas']}..{gateway['maxReplicas']}")

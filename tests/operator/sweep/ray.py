@@ -305,6 +305,8 @@ class Ray:
     def _wake(self, now: float) -> None:
         dues = [application.built_at for application in self.applications.values() if application.built_at > now]
         for application in self.applications.values():
+            if application.built_at > now and not application.deleting:
+                continue  # nothing of it moves on before
             for deployment in application.deployments.values():
                 dues += [replica.due for replica in deployment.replicas if replica.due is not None]
         if dues and (self._due is None or min(dues) < self._due):
