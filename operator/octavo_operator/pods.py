@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.sections import Resources
+from octavo_api.serve_config import LOG_VARIABLE
 from octavo_operator import names, placement
 from octavo_operator.observed import Key
 from octavo_operator.spec_hash import model_claim
@@ -181,7 +182,12 @@ def _container(
 
 
 def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
-    variables = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(_RAY_DRAIN_S), "HF_HOME": CACHE_FOLDER}
+    variables = {
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(_RAY_DRAIN_S),
+        "HF_HOME": CACHE_FOLDER,
+        # Ray keeps what its workers print in files; kubectl logs shows what the container's first process prints.
+        LOG_VARIABLE: "/proc/1/fd/1",
+    }
     if deployment.spec.model.secret_ref is not None:
         variables["HF_TOKEN_PATH"] = f"{placement.TOKEN_FOLDER}/token"
     return variables

@@ -138,6 +138,7 @@ def test_every_pod_has_sized_shared_memory_long_grace_and_token_authentication(s
     assert found["RAY_AUTH_TOKEN"] == {"secretKeyRef": {"name": "qwen-ray-token", "key": "auth_token"}}
     assert found["RAY_USAGE_STATS_ENABLED"] == "0"
     assert ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" in found) == (component != "head")
+    assert found.get("OCTAVO_LOG_STREAM") == (None if component == "head" else "/proc/1/fd/1")
     labels = templates(small)[component]["template"]["metadata"]["labels"]
     assert labels[names.COMPONENT_LABEL] == component
     assert labels[names.DEPLOYMENT_LABEL] == "qwen"
