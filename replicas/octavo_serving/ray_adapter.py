@@ -2,7 +2,8 @@
 
 ``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, a handle's report of its queue, the
 replica context's deployment configuration, the controller client, ``ray.init(_temp_dir=...)``, how it starts
-processes and takes SIGTERM for itself, Ray's cached configuration and the key-value store of its head are private.
+processes and takes SIGTERM for itself, Ray's cached configuration and token, and the key-value store of its head are
+private.
 """
 
 import logging
@@ -16,7 +17,7 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 from ray._private import services, utils
-from ray._raylet import Config
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.exceptions import RayError, RayTaskError
 from ray.experimental import internal_kv
 from ray.serve._private.api import serve_start
@@ -92,8 +93,10 @@ def start_ray(num_cpus: int, folder: Path) -> None:
 
     Raises ``StartupError``.
     """
-    # Ray read the environment when it was imported; what was set since (RAY_AUTH_MODE) counts from here.
+    # Ray read the environment when it was imported; what was set since (RAY_AUTH_MODE) counts from here. The token it
+    # keeps from its first use on, also into a second Ray, which has another one.
     Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
     try:
         with _signals_left_to_us():
             ray.init(
