@@ -184,6 +184,16 @@ class Rollout(Section):
         ge=0,
         le=3600,
     )
+    max_surge_percent: int = setting(
+        25,
+        "Engines that may run beyond the wanted number while engines are replaced, as a share of that number, rounded "
+        "up: new ones start first, and the old ones answer until they do. It needs room for that many more; 0 stops "
+        "old ones first, and one engine alone is then gone until the next is up.",
+        change=Change.LIVE,
+        unit="percent",
+        ge=0,
+        le=100,
+    )
     progress_deadline_seconds: int = setting(
         1800,
         "Longest time without progress before the deployment is reported as stalled; it is tried on.",

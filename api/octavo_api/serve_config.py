@@ -104,7 +104,8 @@ class Placement:
     ``name`` is the application's, ``owner`` its mark of ownership (``args.owner``); ``route_prefix`` is its path behind
     Serve's own proxy. ``http_port`` and ``grpc_port`` are the gateways' listeners', 0 for free ones. ``engine_cpus``
     and ``gateway_cpus`` are Ray CPUs of one replica, the two ``…_resources`` its custom Ray resources;
-    ``replicas_on_node`` says by how many the default KV cache is divided. Folder and file are where replicas see them.
+    ``replicas_on_node`` says by how many the default KV cache is divided, ``surge`` whether there may be room for more
+    engines than wanted while they are replaced. Folder and file are where replicas see them.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Placement:
     engine_cpus: float
     gateway_cpus: float
     replicas_on_node: int = 1
+    surge: bool = True
     engine_resources: Mapping[str, float] = field(default_factory=dict)
     gateway_resources: Mapping[str, float] = field(default_factory=dict)
     tls_folder: str | None = None
@@ -156,6 +158,7 @@ def application(deployment: ServingDeployment, placement: Placement) -> dict[str
     engine = {
         **_deployment(ENGINE, engine_config, spec.rollout.drain_seconds),
         "autoscaling_config": _fixed(spec.replicas) if scaling is None else _by_load(scaling),
+        "max_surge_percent": spec.rollout.max_surge_percent if placement.surge else 0,
         "ray_actor_options": {
             **_ray_resources(placement.engine_cpus, placement.engine_resources),
             "runtime_env": {"env_vars": {ENGINE_VARIABLE: _json(environment)}},

@@ -7,7 +7,7 @@ Names are vLLM's where the meaning is the same.
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any, Self, get_args
@@ -198,15 +198,17 @@ class RouterSettings(Settings):
 def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
     """Turns pydantic's error into one line per field: which, what was given, what is allowed.
 
-    ``model`` is the class that was validated; a suggestion comes from the section that the unknown field stands in.
+    ``model`` is the class that was validated; a suggestion comes from the section that the unknown field stands in, in
+    the spelling of a document, or of settings where ``model`` is of those.
     """
+    spell = str if issubclass(model, Settings) else to_camel
     lines = []
     for item in error.errors(include_url=False):
         path = ".".join([where, *(str(part) for part in item["loc"])])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             section = _section(model, item["loc"][:-1])
-            lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), section)}")
+            lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), section, spell)}")
         elif item["type"] == "missing":
             lines.append(f"{path}: required, not given")
         elif item["type"] == "value_error" and isinstance(item["input"], Mapping):
@@ -226,7 +228,9 @@ def _section(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseMode
     return model
 
 
-def _suggestion(name: str, model: type[BaseModel]) -> str:
+def _suggestion(name: str, model: type[BaseModel], spell: Callable[[str], str]) -> str:
     known = [*model.model_fields, *(to_camel(field) for field in model.model_fields)]
     close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(model.model_fields))}"
+    return (
+        f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(map(spell, model.model_fields)))}"
+    )

@@ -39,6 +39,7 @@ def placement(deployment: ServingDeployment, api_key_file: Path | None, cpus: fl
         engine_cpus=spec.resources.limits.cpu or share(cpus, most),
         gateway_cpus=0,
         replicas_on_node=max(most, 1),
+        surge=False,
         api_key_file=str(api_key_file.resolve()) if api_key_file else None,
     )
 

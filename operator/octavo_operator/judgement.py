@@ -16,6 +16,7 @@ _ROLLING = frozenset({"UPDATING"})
 _SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
 _UNSCHEDULED = "to be scheduled"
 """In Serve's message on a deployment whose replicas wait for a node."""
+_NO_ROOM_TO_SURGE = "make room for one more, or set spec.rollout.maxSurgePercent to 0 to stop an old engine first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,12 @@ class Judge:
         """Returns what Serve says of replicas that fit nowhere."""
         application = self.outcome.wanted.application
         for deployment in application.deployments.values() if application else ():
-            if _UNSCHEDULED in deployment.message and running(deployment) < deployment.target:
+            if _UNSCHEDULED not in deployment.message:
+                continue
+            if running(deployment) < deployment.target:
                 return first_words(deployment.message)
+            if deployment.status in _ROLLING:
+                return f"{_NO_ROOM_TO_SURGE}: {first_words(deployment.message)}"
         return ""
 
     def _degraded(self, ready: Verdict, application: Verdict, available: Verdict) -> Verdict:

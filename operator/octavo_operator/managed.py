@@ -15,7 +15,7 @@ from octavo_operator.groups import bound
 from octavo_operator.memory import Memory, time_of
 from octavo_operator.observed import Cluster, Key, Observed, Reach, Resource
 from octavo_operator.outcome import Front, Outcome
-from octavo_operator.placement import Place, counts
+from octavo_operator.placement import Place, counts, starting_with
 from octavo_operator.serving import Put, Serving, Standing
 from octavo_operator.spec_hash import spec_hash
 from octavo_operator.stopping import stop
@@ -141,10 +141,18 @@ class Managed:
             if intent is not None:
                 self._apply(intent, actions, events)
         if target is not None:
+            if target is not arrangement.active and wanted.standing is Standing.MISSING:
+                place = self._beside(self._view(arrangement.active))
             put_actions, put_events = notices.put(self._address(target), place, wanted, put, retried=retried)
             actions += put_actions
             events += put_events
         return actions, events
+
+    def _beside(self, serving_now: Serving) -> Place:
+        """The new cluster takes over the load of the old one, so it starts with as many engines."""
+        if self.deployment.spec.autoscaling is None or serving_now.engines is None:
+            return self.place
+        return starting_with(self.place, serving_now.engines.target)
 
     def _apply(self, intent: Mapping[str, Any], actions: list[Action], events: list[Event]) -> None:
         kind, name = str(intent["kind"]), str(intent["metadata"]["name"])
@@ -153,7 +161,7 @@ class Managed:
             return
         if kind == "Service" and (operations := children.port_corrections(intent, live)):
             actions.append(PatchService(name, operations))
-        actions.append(Apply(intent))
+        actions.append(Apply(intent, "" if live is None else str(live["metadata"]["uid"])))
         if live is not None and children.was_applied(intent, live):
             events.append(notices.child_corrected(kind, name))
 
@@ -215,7 +223,7 @@ class Managed:
         if not view.settled or engines is None or gateways is None:
             return False
         application = self.place.application
-        least = counts(application, ENGINE).least
+        least = max(counts(application, ENGINE).least, engines.target)
         many = counts(application, GATEWAY).least
         ready = int((target.document.get("status") or {}).get("readyWorkerReplicas") or 0)
         return engines.running >= least and gateways.running >= many and ready >= least + many

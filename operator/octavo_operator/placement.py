@@ -1,13 +1,14 @@
 """Where a deployment runs: its application's name and owner, its Ray's address, and what its replicas find there."""
 
+import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import Bind, Placement, application
+from octavo_api.serve_config import ENGINE, Bind, Placement, application
 from octavo_operator import names
 from octavo_operator.defaults import Defaults
 from octavo_operator.observed import Key
@@ -17,6 +18,8 @@ GIBIBYTE = 2**30
 ENGINE_MEMORY, GATEWAY_MEMORY, HEAD_MEMORY = 4 * GIBIBYTE, GIBIBYTE, 2 * GIBIBYTE
 """Of one pod, where the spec does not say."""
 
+INITIAL_REPLICAS = "initial_replicas"
+"""In ``autoscaling_config``."""
 TLS_FOLDER = f"{names.SECRETS_FOLDER}/tls"
 API_KEYS_FOLDER = f"{names.SECRETS_FOLDER}/api-keys"
 TOKEN_FOLDER = f"{names.SECRETS_FOLDER}/hugging-face"
@@ -107,3 +110,13 @@ def counts(wanted: Mapping[str, Any], deployment: str) -> Counts:
     most = int(scaling["max_replicas"])
     percent = int(options.get("max_surge_percent") or 0)
     return Counts(int(scaling["min_replicas"]), most, math.ceil(most * percent / 100))
+
+
+def starting_with(place: Place, engines: int) -> Place:
+    """Returns ``place`` with so many engines from the start, where load decides their number: by itself an application
+    starts with the fewest. Serve reads it once, when the application is new."""
+    application = copy.deepcopy(dict(place.application))
+    (options,) = (item for item in application["deployments"] if item["name"] == ENGINE)
+    scaling = options["autoscaling_config"]
+    scaling[INITIAL_REPLICAS] = min(max(engines, scaling["min_replicas"]), scaling["max_replicas"])
+    return replace(place, application=application)

@@ -8,7 +8,7 @@ from typing import Any
 from octavo_api.serve_config import ENGINE, GATEWAY
 from octavo_operator.memory import Memory
 from octavo_operator.observed import Application, Deployment, Reach, Serve
-from octavo_operator.placement import Place
+from octavo_operator.placement import INITIAL_REPLICAS, Place
 from octavo_operator.spec_hash import digest
 
 FIGHT_WINDOW_S = 600.0
@@ -128,7 +128,16 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def _by_name(deployments: object) -> Any:
     if not isinstance(deployments, list):
         return deployments
-    return {str(item.get("name")): item for item in deployments if isinstance(item, Mapping)}
+    return {str(item.get("name")): _without_start(item) for item in deployments if isinstance(item, Mapping)}
+
+
+def _without_start(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How many replicas it once started with says nothing about what it is."""
+    scaling = deployment.get("autoscaling_config")
+    if not isinstance(scaling, Mapping):
+        return deployment
+    rest = {name: value for name, value in scaling.items() if name != INITIAL_REPLICAS}
+    return {**deployment, "autoscaling_config": rest}
 
 
 def _canonical(value: Any) -> Any:

@@ -119,7 +119,8 @@ def test_each_suggestion_comes_from_its_own_section() -> None:
         "doc.spec.modell: unknown field; did you mean model?",
         "doc.spec.rayCluster.managed.tolerance: unknown field; did you mean tolerations?",
         "doc.spec.resources.limits.memroy: unknown field; did you mean memory?",
-        "doc.spec.rollout.drain: unknown field; known are drain_seconds, progress_deadline_seconds, strategy",
+        "doc.spec.rollout.drain: unknown field; known are drainSeconds, maxSurgePercent, "
+        "progressDeadlineSeconds, strategy",
         "doc.spec.router.polici: unknown field; did you mean policy?",
         "doc.specs: unknown field; did you mean spec?",
     ]

@@ -33,6 +33,7 @@ def engines_in(lines: list[dict[str, Any]]) -> set[str]:
 def test_twenty_requests_at_zero_are_answered_by_one_engine_that_is_asked_for_once(
     cluster: Any, wait: Callable[..., Any]
 ) -> None:
+    cluster.deploy(engines=0, autoscaling=scaling(0, 3))  # ends what an earlier test left
     cluster.deploy(engines=0, autoscaling=scaling(0, 3, downscaleToZeroDelaySeconds=3600))
     assert ready(cluster) == 200
     before = len(cluster.log_lines())

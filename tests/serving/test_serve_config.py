@@ -209,3 +209,12 @@ def test_no_secret_stands_in_the_configuration() -> None:
 def test_environment_values_are_strings() -> None:
     env = deployment(config(), ENGINE)["ray_actor_options"]["runtime_env"]["env_vars"]
     assert all(isinstance(value, str) for value in env.values())
+
+
+def test_engines_surge_as_the_document_says_where_the_place_has_room() -> None:
+    def surge(placement: Placement, **rollout: Any) -> Any:
+        return deployment(config(placement, rollout=rollout), ENGINE)["max_surge_percent"]
+
+    assert surge(PLACEMENT) == 25
+    assert surge(PLACEMENT, maxSurgePercent=0) == 0
+    assert surge(replace(PLACEMENT, surge=False)) == 0

@@ -7,6 +7,7 @@ What pods alone can show, and the fields that are the operator's, are not here. 
 import datetime
 import importlib.util
 import ssl
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,6 +155,42 @@ def test_rolling_fields_of_the_engine_count_in_new_engines_behind_the_same_gatew
 
     change({**rolled, "enablePrefixCaching": False}, after)
     assert cached(cluster, 50) == 0
+
+
+def test_one_engine_that_is_replaced_answers_until_its_successor_does_and_without_surge_stops_first(
+    cluster: Any, wait: Wait
+) -> None:
+    cluster.deploy(replicas=1)
+    [before] = cluster.replicas("Engine")
+    stream = cluster.stream(400).start()
+    over = threading.Event()
+
+    def probe() -> list[int]:
+        codes = []
+        while not over.wait(0.1):
+            codes.append(ask(cluster).status_code)
+        return codes
+
+    with ThreadPoolExecutor(1) as pool:
+        probing = pool.submit(probe)
+        try:
+            cluster.apply(cluster.application(replicas=1, engine={"maxNumSeqs": 4}))
+            wait("a new engine alone", lambda: cluster.settled(1, 1) and before not in cluster.replicas("Engine"))
+        finally:
+            over.set()
+        assert set(probing.result()) == {200}
+    stream.join()
+    assert (stream.error, stream.completion_tokens) == (None, 400)
+
+    [before] = cluster.replicas("Engine")
+    rollout = {"drainSeconds": 30, "maxSurgePercent": 0}
+    endless = cluster.stream(NEVER_ENDS).start()
+    cluster.apply(cluster.application(replicas=1, engine={"maxNumSeqs": 5}, rollout=rollout))
+    wait("the old one stops", lambda: cluster.replicas("Engine", "STOPPING") == [before])
+    assert ask(cluster).status_code == 503
+    cluster.deploy(replicas=1, engine={"maxNumSeqs": 5}, rollout={**rollout, "drainSeconds": 0})
+    endless.join()
+    assert [before] != cluster.replicas("Engine")
 
 
 def test_another_model_replaces_engines_and_gateways(cluster: Any, wait: Wait) -> None:

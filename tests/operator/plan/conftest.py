@@ -52,6 +52,8 @@ class App:
     replicas: dict[str, list[str]] = field(default_factory=lambda: {"Engine": [], "Gateway": []})
     statuses: dict[str, str] = field(default_factory=lambda: {"Engine": "UPDATING", "Gateway": "UPDATING"})
     messages: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    """Where Serve wants other numbers than there are."""
 
     def least(self, deployment: str) -> int:
         (options,) = (item for item in self.config["deployments"] if item["name"] == deployment)
@@ -68,7 +70,7 @@ class App:
             deployment: Deployment(
                 deployment,
                 self.statuses[deployment],
-                target=self.least(deployment) if states == [] else len([s for s in states if s != "STOPPING"]),
+                target=self._target(deployment, states),
                 replicas=tuple(Replica(f"{deployment}#{n}", state) for n, state in enumerate(states)),
                 message=self.messages.get(deployment, ""),
             )
@@ -76,6 +78,10 @@ class App:
         }
         config = copy.deepcopy(self.config)
         return Application(name, self.status, self.message, config, deployments, self.missing_package)
+
+    def _target(self, deployment: str, states: list[str]) -> int:
+        there = len([state for state in states if state != "STOPPING"])
+        return self.targets.get(deployment, there if states else self.least(deployment))
 
 
 @dataclass

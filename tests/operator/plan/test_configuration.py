@@ -98,5 +98,5 @@ def test_the_owner_is_read_or_there_is_none(config, owner):
 def test_counts_are_those_that_serve_is_asked_for():
     application = wanted({"autoscaling": {"minReplicas": 2, "maxReplicas": 5}, "router": {"replicas": 3}})
     engine, gateway = counts(application, "Engine"), counts(application, "Gateway")
-    assert (engine.least, engine.most, engine.surge) == (2, 5, 0)
+    assert (engine.least, engine.most, engine.surge) == (2, 5, 2)
     assert (gateway.least, gateway.most, gateway.surge) == (3, 3, 3)

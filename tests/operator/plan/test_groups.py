@@ -15,26 +15,29 @@ def kuberay_pods(w, name="engine"):
 
 def test_bounds_are_the_target_and_room_for_a_roll(serving):
     w = serving({"replicas": 3, "router": {"replicas": 2}})
-    assert bounds(w) == (3, 3)
+    assert bounds(w) == (3, 4), "a quarter more, rounded up"
     assert bounds(w, "gateway") == (2, 4), "gateways roll with a new one beside each old one"
+    w.edit(rollout={"maxSurgePercent": 0})
+    w.settle()
+    assert bounds(w) == (3, 3)
 
 
 def test_with_autoscaling_the_maximum_covers_the_most_replicas(serving):
-    assert bounds(serving({"autoscaling": {"minReplicas": 1, "maxReplicas": 7}})) == (1, 7)
+    assert bounds(serving({"autoscaling": {"minReplicas": 1, "maxReplicas": 7}})) == (1, 9)
 
 
 def test_scaling_up_raises_the_bounds_at_once(serving):
     w = serving()
     w.edit(replicas=4)
     w.step()
-    assert bounds(w) == (4, 4)
+    assert bounds(w) == (4, 5)
 
 
 def test_scaling_down_keeps_the_pods_until_serve_let_go_of_them(serving):
     w = serving({"replicas": 3})
     w.edit(replicas=1)
     w.step()
-    assert bounds(w) == (3, 3)
+    assert bounds(w) == (3, 4)
     w.app.status = "RUNNING"
     w.app.replicas["Engine"] = ["RUNNING", "STOPPING", "STOPPING"]
     w.step()
@@ -47,7 +50,7 @@ def test_scaling_down_keeps_the_pods_until_serve_let_go_of_them(serving):
     assert bounds(w) == (1, 3), "the autoscaler takes the idle pods by name, then the maximum follows"
     w.group("engine")["replicas"] = 1
     w.step()
-    assert bounds(w) == (1, 1)
+    assert bounds(w) == (1, 2)
 
 
 def test_lowering_a_minimum_never_lowers_the_count_that_kuberay_runs(serving):
@@ -84,7 +87,7 @@ def test_while_ray_is_silent_no_bound_falls(serving):
     w.ray.reach = Reach.UNREACHABLE
     for _ in range(3):
         w.step()
-    assert bounds(w) == (3, 3)
+    assert bounds(w) == (3, 4)
 
 
 def test_a_patch_is_guarded_by_uid_and_group_name(serving):
@@ -100,4 +103,4 @@ def test_bounds_that_somebody_edits_are_set_back(serving):
     w = serving({"replicas": 2})
     w.group("engine").update(minReplicas=0, maxReplicas=9)
     w.step()
-    assert bounds(w) == (2, 2)
+    assert bounds(w) == (2, 3)

@@ -178,6 +178,30 @@ def test_new_cluster_starts_beside_switches_when_all_is_up_drains_and_deletes_th
     assert "draining" not in w.status["rayCluster"]
 
 
+def test_a_new_cluster_takes_over_as_many_engines_as_the_load_had_called_for(serving):
+    w = serving(
+        {"rollout": {"strategy": "NewCluster"}, "autoscaling": {"minReplicas": 1, "maxReplicas": 4}, "replicas": None}
+    )
+    w.app.run(engines=3)
+    old = w.cluster["metadata"]["name"]
+    w.edit(rayCluster__managed={"image": "octavo:2"})
+    w.step()
+    (new,) = set(w.clusters) - {old}
+    w.head_up(new)
+    (put,) = w.step().actions
+    (engine,) = (item for item in put.application["deployments"] if item["name"] == "Engine")
+    assert engine["autoscaling_config"]["initial_replicas"] == 3
+    app = w.rays[w.address(new)].apps["qwen"]
+    app.run(engines=3)
+    app.replicas["Engine"] = ["RUNNING", "STARTING", "STARTING"]
+    w.clusters[new]["status"] = {"readyWorkerReplicas": 4}
+    assert w.step().actions == (), "one of three engines is not all"
+    app.run(engines=3)
+    assert kinds(w.step().actions) == ["Service"]
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
 def test_new_cluster_without_room_keeps_the_old_and_editing_back_drops_the_new(serving):
     w = serving({"rollout": {"strategy": "NewCluster", "progressDeadlineSeconds": 100}})
     old = w.cluster["metadata"]["name"]

@@ -103,6 +103,19 @@ def test_replicas_that_find_no_node_are_said_and_nothing_stalls_before_the_deadl
     assert not w.has("Stalled")
 
 
+def test_a_roll_without_room_to_surge_serves_on_and_says_what_would_make_it_go_on(serving):
+    w = serving()
+    w.edit(engine={"maxNumSeqs": 4})
+    w.step()
+    w.app.statuses["Engine"] = "UPDATING"
+    w.app.replicas["Engine"], w.app.targets["Engine"] = ["RUNNING", "STARTING"], 1
+    w.app.messages["Engine"] = "Deployment 'Engine' has 1 replicas that have taken more than 30s to be scheduled."
+    w.step()
+    assert w.condition("Available") == ("True", "Serving")
+    assert w.condition("Progressing") == ("True", "InsufficientCapacity")
+    assert "maxSurgePercent" in w.message("Progressing")
+
+
 def test_progress_puts_the_deadline_off(world):
     w = world({"rollout": {"progressDeadlineSeconds": 100}})
     w.step()
