@@ -11,6 +11,8 @@ ARGS ?=
 PYTHON ?=
 
 export PYTHON
+# Where Python may keep no bytecode, each process compiles what it imports: seconds at the start of each replica.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -5,6 +5,9 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+# Where Python may keep no bytecode, each process compiles what it imports: seconds, and the tests start hundreds.
+unset PYTHONDONTWRITEBYTECODE
+
 declare -A selection=(
   [fast]="not operator and not model and not ray"
   [operator]="operator and not model and not ray"
