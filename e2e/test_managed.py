@@ -70,6 +70,22 @@ def groups(cluster: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {g["groupName"]: (g["minReplicas"], g["maxReplicas"]) for g in cluster["spec"]["workerGroupSpecs"]}
 
 
+def test_an_object_of_somebody_else_is_not_taken_over_and_ours_is_made_once_it_is_gone(
+    restricted: Kubectl, operator: Operator
+) -> None:
+    restricted.run("create", "service", "clusterip", "books", "--tcp=80:80")
+    theirs = restricted.get("service", "books")
+    restricted.create(deployment())
+    serving = Serving(restricted, "books")
+    serving.wait("SpecValid", "False", "ObjectNameConflict")
+    time.sleep(2)
+    assert restricted.get("service", "books") == theirs
+    assert children(restricted) == {}
+    restricted.delete("service", "books")
+    serving.wait_ready()
+    assert restricted.get("service", "books")["metadata"]["uid"] != theirs["metadata"]["uid"]
+
+
 def test_everything_that_serves_appears_and_its_pods_are_taken_where_only_restricted_ones_are(books: Serving) -> None:
     kubectl = books.kubectl
     found = children(kubectl)

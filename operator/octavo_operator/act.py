@@ -1,7 +1,9 @@
 """Executes a plan's actions, in order; the first failure ends the round and the next one plans anew."""
 
+import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from octavo_api.deployment import FINALIZER
 from octavo_operator.actions import (
@@ -9,6 +11,7 @@ from octavo_operator.actions import (
     Apply,
     CreateSecret,
     Delete,
+    Event,
     PatchCluster,
     PatchService,
     PutApplication,
@@ -16,31 +19,78 @@ from octavo_operator.actions import (
     SetFinalizer,
 )
 from octavo_operator.kube import Kube
-from octavo_operator.observe import ray_token
 from octavo_operator.observed import Resource
+from octavo_operator.ray_tokens import RayTokens
 from octavo_operator.serve import ServeClient
+from octavo_operator.serve_errors import ServeError
 
 _log = logging.getLogger(__name__)
 
 
-async def act(kube: Kube, serve: ServeClient, resource: Resource, actions: Iterable[Action]) -> Resource | None:
-    """Returns the resource as it is then, None where its last finalizer went. Raises a ``KubeError`` or ``ServeError``.
+LAST_TRY_S = 10.0
 
-    Tokens and secrets are read where they are used; what is logged names objects only.
-    """
-    for action in actions:
-        _log.info("%s", describe(action), extra={"deployment": str(resource.key)})
-        updated = await _execute(kube, serve, resource, action)
-        if updated is None:
-            return None
-        resource = updated
-    return resource
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Does what a plan asks for. Tokens and secrets are read where they are used; what is logged names objects only."""
+
+    kube: Kube
+    serve: ServeClient
+    tokens: RayTokens
+
+    async def act(self, resource: Resource, actions: Iterable[Action]) -> tuple[Resource | None, tuple[Event, ...]]:
+        """Returns the resource as it is then, None where its last finalizer went, and what is to be told of what failed
+        and was not to end the round. Raises a ``KubeError`` or ``ServeError``."""
+        events: list[Event] = []
+        for action in actions:
+            _log.info("%s", describe(action), extra={"deployment": str(resource.key)})
+            match action:
+                case SetFinalizer(present):
+                    updated = await self.kube.set_finalizer(resource, FINALIZER, present=present)
+                    if updated is None:
+                        return None, tuple(events)
+                    resource = updated
+                case RemoveApplication(else_told=Event() as event):
+                    if not await self._try_once(resource, action):
+                        events.append(event)
+                case _:
+                    await self._execute(resource, action)
+        return resource, tuple(events)
+
+    async def _try_once(self, resource: Resource, action: Action) -> bool:
+        try:
+            async with asyncio.timeout(LAST_TRY_S):
+                await self._execute(resource, action)
+        except (ServeError, TimeoutError) as error:
+            said = str(error) or "no answer in time"
+            _log.warning("%s: %s", describe(action), said, extra={"deployment": str(resource.key)})
+            return False
+        return True
+
+    async def _execute(self, resource: Resource, action: Action) -> None:
+        namespace = resource.key.namespace
+        match action:
+            case Apply(document, uid):
+                await self.kube.apply(namespace, document, uid)
+            case CreateSecret(document, keys):
+                await self.kube.create_secret(namespace, document, keys)
+            case Delete():
+                await self.kube.delete(namespace, action)
+            case PatchCluster():
+                await self.kube.patch_cluster(namespace, action)
+            case PatchService():
+                await self.kube.patch_service(namespace, action)
+            case PutApplication(address, application, proxy_location):
+                options = {"proxy_location": proxy_location} if proxy_location is not None else {}
+                await self.serve.put(address, await self.tokens.of(resource), application, options)
+            case RemoveApplication(address, name):
+                await self.serve.remove(address, await self.tokens.of(resource), name, str(resource.key))
 
 
 def describe(action: Action) -> str:
     """Says in a few words what is done; never with a document's contents."""
     match action:
-        case Apply(document) | CreateSecret(document):
+        case Apply(document=document) | CreateSecret(document=document):
             verb = "apply" if isinstance(action, Apply) else "create"
             return f"{verb} {document.get('kind')} {document['metadata']['name']}"
         case Delete(kind=kind, name=name):
@@ -54,26 +104,3 @@ def describe(action: Action) -> str:
             return f"remove application {name} at {address}"
         case SetFinalizer(present=present):
             return f"{'add' if present else 'remove'} finalizer"
-
-
-async def _execute(kube: Kube, serve: ServeClient, resource: Resource, action: Action) -> Resource | None:
-    namespace = resource.key.namespace
-    match action:
-        case Apply(document):
-            await kube.apply(namespace, document)
-        case CreateSecret(document, keys):
-            await kube.create_secret(namespace, document, keys)
-        case Delete():
-            await kube.delete(namespace, action)
-        case PatchCluster():
-            await kube.patch_cluster(namespace, action)
-        case PatchService():
-            await kube.patch_service(namespace, action)
-        case PutApplication(address, application, proxy_location):
-            options = {"proxy_location": proxy_location} if proxy_location is not None else {}
-            await serve.put(address, await ray_token(kube, resource), application, options)
-        case RemoveApplication(address, name):
-            await serve.remove(address, await ray_token(kube, resource), name, str(resource.key))
-        case SetFinalizer(present):
-            return await kube.set_finalizer(resource, FINALIZER, present=present)
-    return resource

@@ -7,14 +7,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a whole intended object, with the operator as forcing field manager."""
+    """Server-side apply of a whole intended object.
+
+    With the ``uid`` of the one that is there the operator is the forcing field manager; it fails where that one is gone
+    or replaced. Without, the object is made, and one that somebody made meanwhile is a conflict.
+    """
 
     document: Mapping[str, Any]
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSecret:
-    """Creates a Secret with random values for ``keys`` unless it exists; values never pass through a plan."""
+    """Creates a Secret with random values for ``keys``, which never pass through a plan; one that is there by now is a
+    conflict."""
 
     document: Mapping[str, Any]
     keys: tuple[str, ...]
@@ -62,10 +68,14 @@ class PutApplication:
 
 @dataclass(frozen=True, slots=True)
 class RemoveApplication:
-    """GET → merge without the application → PUT; nothing where it is gone already."""
+    """GET → merge without the application → PUT; nothing where it is gone already.
+
+    With ``else_told`` it is tried once, for some seconds: where that fails the event is told, and the round goes on.
+    """
 
     address: str
     name: str
+    else_told: "Event | None" = None
 
 
 @dataclass(frozen=True, slots=True)

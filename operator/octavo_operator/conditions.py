@@ -17,7 +17,8 @@ class Type(StrEnum):
     AVAILABLE = "Available"
     """Requests are answered now, by whatever generation. The one to alert on."""
     SPEC_VALID = "SpecValid"
-    """The spec makes sense, what it names exists, and an external Ray fits. False: what served before goes on."""
+    """The spec makes sense, what it names exists, nothing of somebody else has a name that it needs, and an external
+    Ray fits. False: what served before goes on."""
     RAY_CLUSTER_READY = "RayClusterReady"
     """Ray's head is there and its dashboard answers. Unknown: it answered before, and has not for up to two minutes."""
     APPLICATION_READY = "ApplicationReady"
@@ -52,6 +53,10 @@ class Reason(StrEnum):
     CLAIM_NOT_FOUND = "ClaimNotFound"
     """A PersistentVolumeClaim that the spec names does not exist in the namespace. Create it; nothing else is
     needed."""
+    OBJECT_NAME_CONFLICT = "ObjectNameConflict"
+    """An object of a name that this resource needs (its own, or one that begins with it) is there and somebody else's:
+    neither labelled nor owned by this resource. It is not touched, and what served before goes on. Delete it, give the
+    resource another name, or hand it over by the label that the message names; nothing else is needed."""
     INCOMPATIBLE_RAY = "IncompatibleRay"
     """The external Ray has another version, no Serve, or no Octavo that could be imported. Install there what the
     message names."""
@@ -67,7 +72,9 @@ class Reason(StrEnum):
     """Ray's dashboard gives no answer; replicas may well serve. It heals by itself when the head comes back. If it
     lasts, look at the head pod, at network policies, or at the address in external mode."""
     AUTH_FAILED = "AuthFailed"
-    """Ray refuses the token. Put the right one into the Secret that `rayCluster.external.authSecretRef` names."""
+    """Ray refuses the token. On an external Ray put the right one into the Secret that
+    `rayCluster.external.authSecretRef` names. In managed mode somebody changed the Secret `NAME-ray-token`: put the old
+    value back, or delete the Secret, and the cluster is stopped and made again with a new one."""
     KUBERAY_NOT_INSTALLED = "KubeRayNotInstalled"
     """Kubernetes does not know RayClusters. Install KubeRay as the message says; the operator then goes on by
     itself."""

@@ -6,7 +6,7 @@ from octavo_api.deployment import FINALIZER
 from octavo_operator import names
 from octavo_operator.actions import Action, Event, Plan, RemoveApplication, SetFinalizer
 from octavo_operator.event_reasons import EventReason
-from octavo_operator.observed import Observed, Reach, Resource
+from octavo_operator.observed import Observed, Reach, Resource, Serve
 from octavo_operator.placement import address_of
 from octavo_operator.serving import owner_of
 
@@ -28,24 +28,34 @@ def plan_deletion(resource: Resource, observed: Observed, now: float) -> Plan:
     if not address or orphan:
         return _release(resource)
     name = names.external_application(resource.key)
-    forced = resource.annotations.get(names.FORCE_DELETE_ANNOTATION) == "true"
     deadline = (resource.deleted_at or now) + DEADLINE_S
+    ends = forced(resource) or now >= deadline
     serve = observed.serve.get(address)
     if serve is None or serve.reach is not Reach.OK:
-        if forced or now >= deadline:
-            return _release(resource, _abandoned(name, address, "it does not answer"))
+        if observed.namespace_terminating and observed.missing_secrets:
+            secret = observed.missing_secrets[0]
+            why = f"Secret {secret} with its token is gone and cannot come back, because the namespace is being deleted"
+            return _release(resource, _abandoned(name, address, why))
+        if ends:
+            return _release(resource, _abandoned(name, address, _said(serve)))
         return _plan(resource, (), delay=min(_LOOK_AGAIN_S, deadline - now))
     application = serve.applications.get(name)
     leaving = application is not None and application.status == "DELETING"
     if application is None or (not leaving and owner_of(application) != str(resource.key)):
         return _release(resource)
-    if leaving and (forced or now >= deadline):
+    if leaving and ends:
         # Serve has taken it on and goes on alone; its own timeout bounds the streams.
         return _release(resource)
-    if forced or now >= deadline:
-        return _release(resource, _abandoned(name, address, "the application is still there"))
+    if ends:
+        last = RemoveApplication(address, name, _abandoned(name, address, "the application is still there"))
+        return _plan(resource, (last, SetFinalizer(False)), delay=_REST_S)
     actions = () if leaving else (RemoveApplication(address, name),)
     return _plan(resource, actions, delay=min(_LOOK_AGAIN_S, deadline - now))
+
+
+def forced(resource: Resource) -> bool:
+    """Whether it is to be let go at once: after one try, whatever comes of it."""
+    return resource.annotations.get(names.FORCE_DELETE_ANNOTATION) == "true"
 
 
 def _release(resource: Resource, *events: Event) -> Plan:
@@ -67,6 +77,10 @@ def _abandoned(name: str, address: str, why: str) -> Event:
 def _address(resource: Resource) -> str:
     url = _field(resource.document, "spec", "rayCluster", "external", "dashboardURL")
     return address_of(url) if isinstance(url, str) else ""
+
+
+def _said(serve: Serve | None) -> str:
+    return serve.message.removeprefix(f"{serve.address}: ") if serve and serve.message else "it does not answer"
 
 
 def _field(value: object, *path: str) -> object:

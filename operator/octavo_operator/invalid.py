@@ -1,6 +1,6 @@
 """A spec that is not understood: it is said, nothing is touched, and the last valid generation goes on serving."""
 
-from octavo_operator import conditions, memory, notices, status
+from octavo_operator import conditions, judgement, memory, notices, status
 from octavo_operator.actions import Plan
 from octavo_operator.conditions import Reason, Type, Verdict
 from octavo_operator.observed import Observed, Resource
@@ -39,10 +39,12 @@ def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, d
 
 
 def _available(remembered: memory.Memory, observed: Observed) -> Verdict:
-    """What was last known, but for a managed deployment whose gateways are gone."""
+    """What was last known, but of a managed deployment whether its gateways answer."""
     last = remembered.conditions.get(Type.AVAILABLE)
     if last is None:
         return conditions.no(Reason.INVALID_SPEC)
-    if observed.clusters and not observed.ready_gateways:
+    if not observed.clusters:
+        return Verdict(last.state, last.reason, last.message)
+    if not observed.ready_gateways:
         return conditions.no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
-    return Verdict(last.state, last.reason, last.message)
+    return judgement.by_gateways(last)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator.conditions import Reason, State, Type, Verdict, no, unknown, yes
+from octavo_operator.conditions import Condition, Reason, State, Type, Verdict, no, unknown, yes
 from octavo_operator.memory import Memory
 from octavo_operator.observed import Deployment
 from octavo_operator.outcome import Outcome
@@ -14,6 +14,7 @@ from octavo_operator.serving import Serving, Standing
 
 _ROLLING = frozenset({"UPDATING"})
 _SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
+_OF_ENGINES = frozenset({Reason.REPLICAS_MISSING, Reason.SCALED_TO_ZERO})
 _UNSCHEDULED = "to be scheduled"
 """In Serve's message on a deployment whose replicas wait for a node."""
 _NO_ROOM_TO_SURGE = "make room for one more, or set spec.rollout.maxSurgePercent to 0 to stop an old engine first"
@@ -126,7 +127,7 @@ class Judge:
         return yes(Reason.ENDPOINTS_READY) if ready else no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
 
     def _available(self) -> Verdict:
-        """Whether requests are answered now; while Ray does not answer, what was last known stays."""
+        """Whether requests are answered now; while Ray does not answer, what was last known of it stays."""
         view = self.outcome.serving
         if self._suspend:
             return no(Reason.SUSPENDED)
@@ -135,9 +136,9 @@ class Judge:
             return no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
         if view.standing is Standing.UNREACHED:
             last = self.memory.conditions.get(Type.AVAILABLE)
-            if last is None:
-                return no(Reason.NOT_DEPLOYED) if managed else unknown(Reason.UNREACHABLE)
-            return Verdict(last.state, last.reason, last.message)
+            if managed:
+                return by_gateways(last)
+            return unknown(Reason.UNREACHABLE) if last is None else Verdict(last.state, last.reason, last.message)
         if not view.ours or not running(view.gateways):
             return no(Reason.NO_ENDPOINTS, "no gateway runs")
         if running(view.engines):
@@ -265,6 +266,14 @@ class Judge:
         if progressing.reason == Reason.PROGRESS_DEADLINE_EXCEEDED:
             return yes(Reason.PROGRESS_DEADLINE_EXCEEDED, progressing.message)
         return None
+
+
+def by_gateways(last: Condition | None) -> Verdict:
+    """Says ``Available`` of a managed deployment whose gateways are ready at its Service while Serve does not say how
+    many engines run: what ``last`` said of engines stays, that gateways were away does not."""
+    if last is not None and (last.state is State.TRUE or last.reason in _OF_ENGINES):
+        return Verdict(last.state, last.reason, last.message)
+    return yes(Reason.ENDPOINTS_READY, "gateways accept connections; Ray does not say how many engines run")
 
 
 def running(deployment: Deployment | None) -> int:

@@ -13,7 +13,7 @@ from octavo_operator.actions import Delete, PatchCluster, PatchService
 from octavo_operator.concurrent import together
 from octavo_operator.kinds import Kind
 from octavo_operator.kube_api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
-from octavo_operator.kube_errors import Conflict, KindMissing, NotFound
+from octavo_operator.kube_errors import Conflict, KindMissing, NamespaceTerminating, NotFound
 from octavo_operator.observed import Key, Resource
 
 _PAGE = 500
@@ -116,10 +116,26 @@ class Kube:
     async def claim_exists(self, namespace: str, name: str) -> bool:
         return await self._get(kinds.CLAIM, namespace, name) is not None
 
-    async def apply(self, namespace: str, document: Mapping[str, Any]) -> None:
-        """Server-side apply of a whole intended object; what others own in it stays."""
+    async def child(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Returns an object whoever's it is, a Secret without its values; None where it, or its kind, is not there."""
+        if kind == kinds.SECRET:
+            return await self.secret(namespace, name)
+        try:
+            found = await self._get(kind, namespace, name)
+        except KindMissing:
+            return None
+        return None if found is None else _trimmed(found)
+
+    async def apply(self, namespace: str, document: Mapping[str, Any], uid: str = "") -> None:
+        """Server-side apply of a whole intended object; what others own in it stays.
+
+        Changes the object of ``uid``, or makes one where that is empty. Raises ``Conflict`` where another object has
+        the name: nothing is ever forced upon one that this operator has not seen to be its own.
+        """
         kind = kinds.kind_of_document(document)
-        await self._apply(kind, namespace, document)
+        if uid:
+            document = {**document, "metadata": {**document["metadata"], "uid": uid}}
+        await self._apply(kind, namespace, document, force=bool(uid))
 
     async def patch_cluster(self, namespace: str, patch: PatchCluster) -> None:
         """Raises ``Conflict`` where one of the patch's tests fails, ``NotFound`` where the cluster is gone."""
@@ -130,15 +146,12 @@ class Kube:
         await self._json_patch(kinds.SERVICE, namespace, patch)
 
     async def create_secret(self, namespace: str, document: Mapping[str, Any], keys: Sequence[str]) -> None:
-        """Creates a Secret with a random value for each key; one that exists is left as it is."""
+        """Creates a Secret with a random value for each key; raises ``Conflict`` where one of that name exists."""
         kind = kinds.kind_of_document(document)
         values = {key: secrets.token_urlsafe(_SECRET_BYTES) for key in keys}
         query = {"fieldManager": names.FIELD_MANAGER}
         body = {**document, "stringData": values}
-        try:
-            await self._api.call("POST", kind.path(namespace), query=query, body=body)
-        except Conflict:
-            return
+        await self._api.call("POST", kind.path(namespace), query=query, body=body)
 
     async def delete(self, namespace: str, delete: Delete) -> None:
         """Deletes in the background; nothing where it is gone or another object has its name."""
@@ -170,8 +183,19 @@ class Kube:
             return None
         return None if updated.deleted_at is not None and not updated.finalizers else updated
 
+    async def namespace_ends(self, namespace: str) -> bool:
+        """Whether nothing can be made in a namespace any more; asked by making nothing, so without rights on it."""
+        metadata = {"namespace": namespace, "generateName": "octavo-operator-"}
+        event = {"apiVersion": kinds.EVENT.api_version, "kind": kinds.EVENT.kind, "metadata": metadata}
+        body = {**event, "involvedObject": {"namespace": namespace}}
+        try:
+            await self._api.call("POST", kinds.EVENT.path(namespace), query={"dryRun": "All"}, body=body)
+        except NamespaceTerminating:
+            return True
+        return False
+
     async def apply_event(self, namespace: str, document: Mapping[str, Any]) -> None:
-        await self._apply(kinds.EVENT, namespace, document)
+        await self._apply(kinds.EVENT, namespace, document, force=True)
 
     async def _json_patch(self, kind: Kind, namespace: str, patch: PatchCluster | PatchService) -> None:
         query = {"fieldManager": names.FIELD_MANAGER}
@@ -179,9 +203,9 @@ class Kube:
         path = kind.path(namespace, patch.name)
         await self._api.call("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
 
-    async def _apply(self, kind: Kind, namespace: str, document: Mapping[str, Any]) -> None:
+    async def _apply(self, kind: Kind, namespace: str, document: Mapping[str, Any], *, force: bool) -> None:
         path = kind.path(namespace, document["metadata"]["name"])
-        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"}
         await self._api.call("PATCH", path, query=query, body=dict(document), content_type=APPLY_PATCH)
 
     async def _patch(self, resource: Resource, patch: Mapping[str, Any], subresource: str = "") -> Resource:

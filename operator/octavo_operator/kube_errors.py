@@ -67,7 +67,8 @@ def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) ->
     """Turns an answer of 400 and above into an error; ``call`` names what was asked, like ``GET /apis/…``."""
     answer = _status(body)
     details = answer.get("details") or {}
-    causes = {cause.get("reason") for cause in details.get("causes") or () if isinstance(cause, dict)}
+    listed = [cause for cause in details.get("causes") or () if isinstance(cause, dict)]
+    causes, fields = {cause.get("reason") for cause in listed}, {cause.get("field") for cause in listed}
     said = str(answer.get("message") or "no reason given")[:_MESSAGE_LENGTH]
     message = f"{call}: {status}: {said}"
     match status:
@@ -82,6 +83,9 @@ def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) ->
             return Conflict(message)
         # A failed "test" of a JSON patch names no object, an invalid object is named.
         case 422 if not details.get("name") and not causes:
+            return Conflict(message)
+        # Applied to one that has taken its name since.
+        case 422 if "metadata.uid" in fields:
             return Conflict(message)
         case 429:
             return TooManyRequests(message, retry_after=_seconds(headers, details))

@@ -83,6 +83,7 @@ class Operator:
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
             limits=self._limits,
+            host=self._options.bind_address,
             ready=self._watching.is_set,
         )
         async with self.health, asyncio.TaskGroup() as group:

@@ -251,6 +251,13 @@ class Managed:
             said = f"waits until RayCluster {going[0]} is gone" if going and waits else "is being made"
             return conditions.no(Reason.RAY_CLUSTER_PENDING, f"RayCluster {self.wanted_name} {said}")
         reach = wanted.serve.reach if wanted.serve is not None else Reach.UNREACHABLE
+        if target.head_ready and reach is Reach.AUTH_FAILED:
+            secret = names.token_secret(self.key)
+            return conditions.no(
+                Reason.AUTH_FAILED,
+                f"RayCluster {target.name} does not accept the token in Secret {secret}, which was changed: put the "
+                f"old one back, or delete Secret {secret}, and the cluster is stopped and made again with a new one",
+            )
         if target.head_ready and reach is not Reach.UNREACHABLE:
             return notices.reached(reach, wanted)
         said = target.message or (wanted.serve.message if wanted.serve is not None else "")

@@ -13,7 +13,7 @@ HASH_LABEL = f"{GROUP}/spec-hash"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 """On pods: ``head``, ``gateway`` or ``engine``."""
 FORCE_DELETE_ANNOTATION = f"{GROUP}/force-delete"
-"""``"true"`` on a deployment that is being deleted: let go at once, whether or not Ray could be told."""
+"""``"true"`` on a deployment that is being deleted: let go after one try, whether or not Ray could be told."""
 
 ENGINE_GROUP, GATEWAY_GROUP = "engine", "gateway"
 """Worker groups of the RayCluster."""

@@ -139,7 +139,13 @@ def retry_due(view: Serving, memory: Memory, now: float) -> bool:
 
 WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
     (Type.SPEC_VALID, State.FALSE): frozenset(
-        {Reason.INVALID_SPEC, Reason.SECRET_NOT_FOUND, Reason.CLAIM_NOT_FOUND, Reason.INCOMPATIBLE_RAY}
+        {
+            Reason.INVALID_SPEC,
+            Reason.SECRET_NOT_FOUND,
+            Reason.CLAIM_NOT_FOUND,
+            Reason.OBJECT_NAME_CONFLICT,
+            Reason.INCOMPATIBLE_RAY,
+        }
     ),
     (Type.RAY_CLUSTER_READY, State.FALSE): frozenset({Reason.KUBERAY_NOT_INSTALLED, Reason.AUTH_FAILED}),
     (Type.APPLICATION_READY, State.FALSE): frozenset(

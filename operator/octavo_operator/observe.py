@@ -1,29 +1,35 @@
 """Reads, in each reconcile afresh, everything that a plan for one deployment depends on."""
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
-from octavo_operator import names
+from octavo_operator import kinds, names
 from octavo_operator.concurrent import together
 from octavo_operator.defaults import Defaults
-from octavo_operator.kube import Kube, unix_time
+from octavo_operator.deletion import forced
+from octavo_operator.kube import Children, Kube, unix_time
 from octavo_operator.observed import Cluster, Key, Observed, Reach, Resource, Serve
-from octavo_operator.placement import address_of
+from octavo_operator.ownership import is_ours, needed
 from octavo_operator.plan import read
+from octavo_operator.ray_tokens import ExternalRay, RayTokens, external_ray
 from octavo_operator.serve import ServeClient
 
-AUTH_TOKEN_KEY = "auth_token"
+FORCED_S = 10.0
+"""Longest wait for a Ray, where a deletion is not to wait."""
 
 
-async def observe(kube: Kube, serve: ServeClient, resource: Resource, defaults: Defaults) -> Observed:
+async def observe(
+    kube: Kube, serve: ServeClient, tokens: RayTokens, resource: Resource, defaults: Defaults
+) -> Observed:
     """Raises a ``KubeError``; what a Ray dashboard does not answer is part of what is observed."""
     deployment = read_spec(resource)
     if (external := external_ray(resource)) is not None:
-        return await _external(kube, serve, resource, deployment, external)
-    return await _managed(kube, serve, resource, deployment, defaults)
+        return await _external(kube, serve, tokens, resource, deployment, external)
+    return await _managed(kube, serve, tokens, resource, deployment, defaults)
 
 
 def read_spec(resource: Resource) -> ServingDeployment | None:
@@ -32,41 +38,6 @@ def read_spec(resource: Resource) -> ServingDeployment | None:
         return read(resource)
     except ConfigurationError:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalRay:
-    """``token`` names a Secret and its key."""
-
-    address: str
-    token: tuple[str, str] | None
-
-
-def external_ray(resource: Resource) -> ExternalRay | None:
-    """Returns the Ray that somebody else runs, None in managed mode.
-
-    Read from the raw document: a deployment whose spec this version does not understand can be deleted as well.
-    """
-    found: Any = (resource.document.get("spec") or {}).get("rayCluster") or {}
-    external = found.get("external") if isinstance(found, Mapping) else None
-    if not isinstance(external, Mapping) or not isinstance(url := external.get("dashboardURL"), str):
-        return None
-    reference = external.get("authSecretRef")
-    if not isinstance(reference, Mapping) or not isinstance(name := reference.get("name"), str):
-        return ExternalRay(address_of(url), None)
-    return ExternalRay(address_of(url), (name, str(reference.get("key") or AUTH_TOKEN_KEY)))
-
-
-async def ray_token(kube: Kube, resource: Resource) -> str | None:
-    """Returns the token of the deployment's Ray, None where none is sent or none is there. Read at each use."""
-    external = external_ray(resource)
-    name, key = (names.token_secret(resource.key), AUTH_TOKEN_KEY)
-    if external is not None:
-        if external.token is None:
-            return None
-        name, key = external.token
-    value = await kube.secret_value(resource.key.namespace, name, key)
-    return None if value is None else _header_value(value)
 
 
 def secret_references(deployment: ServingDeployment) -> tuple[tuple[str, str], ...]:
@@ -125,37 +96,55 @@ def _head_image(document: Mapping[str, Any]) -> str:
 
 
 async def _external(
-    kube: Kube, serve: ServeClient, resource: Resource, deployment: ServingDeployment | None, external: ExternalRay
+    kube: Kube,
+    serve: ServeClient,
+    tokens: RayTokens,
+    resource: Resource,
+    deployment: ServingDeployment | None,
+    external: ExternalRay,
 ) -> Observed:
     key, address, leaving = resource.key, external.address, resource.deleted_at is not None
     missing = await _missing_secrets(kube, key, deployment)
     if missing and not leaving:
         reason = f"Secret {missing[0]} with Ray's token does not exist"
-        seen = Serve(address=address, reach=Reach.AUTH_FAILED, message=reason)
-    else:
-        token = await ray_token(kube, resource)
-        seen = await serve.read(address, token, names.external_application(key), doors=not leaving)
-    return Observed(serve={address: seen}, missing_secrets=missing)
+        return Observed(serve={address: Serve(address, Reach.AUTH_FAILED, reason)}, missing_secrets=missing)
+    token, name = await tokens.of(resource), names.external_application(key)
+    try:
+        async with asyncio.timeout(FORCED_S if leaving and forced(resource) else None):
+            seen = await serve.read(address, token, name, doors=not leaving)
+    except TimeoutError:
+        seen = Serve(address, Reach.UNREACHABLE, f"{address}: no answer in time")
+    locked_out = bool(missing) and seen.reach is Reach.AUTH_FAILED
+    ends = locked_out and await kube.namespace_ends(key.namespace)
+    return Observed(serve={address: seen}, missing_secrets=missing, namespace_terminating=ends)
 
 
 async def _managed(
-    kube: Kube, serve: ServeClient, resource: Resource, deployment: ServingDeployment | None, defaults: Defaults
+    kube: Kube,
+    serve: ServeClient,
+    tokens: RayTokens,
+    resource: Resource,
+    deployment: ServingDeployment | None,
+    defaults: Defaults,
 ) -> Observed:
     key = resource.key
-    children, missing_secrets, missing_claims, ready = await together(
+    listed, missing_secrets, missing_claims, ready = await together(
         kube.list_children(key),
         _missing_secrets(kube, key, deployment),
         _missing_claims(kube, key, deployment),
         kube.ready_endpoints(key.namespace, names.service(key)),
     )
+    children, foreign = await _with_unlabelled(kube, resource, deployment, listed)
     clusters = tuple(cluster_of(document) for document in children.clusters)
     reachable = [cluster for cluster in clusters if cluster.head_ready and not cluster.deleting]
     seen: list[Serve] = []
     # A managed cluster goes with its object, Serve needs no telling.
     if reachable and resource.deleted_at is None:
-        token = await ray_token(kube, resource)
+        made = (kinds.SECRET.kind, names.token_secret(key)) in children.objects
+        token = await tokens.of(resource) if made else None
         addresses = [defaults.dashboard_of(key, cluster.name) for cluster in reachable]
         seen = await together(*(serve.read(address, token, key.name) for address in addresses))
+    service = kinds.SERVICE.kind, names.service(key)
     return Observed(
         kuberay_installed=children.kuberay_installed,
         clusters=clusters,
@@ -163,8 +152,31 @@ async def _managed(
         children=children.objects,
         missing_secrets=missing_secrets,
         missing_claims=missing_claims,
-        ready_gateways=ready,
+        foreign=foreign,
+        ready_gateways=ready if service in children.objects else 0,
     )
+
+
+async def _with_unlabelled(
+    kube: Kube, resource: Resource, deployment: ServingDeployment | None, listed: Children
+) -> tuple[Children, tuple[tuple[str, str], ...]]:
+    """Looks by name for what is needed and was not found by label: adds what is ours, returns what is not."""
+    if deployment is None or resource.deleted_at is not None:
+        return listed, ()
+    known = {*listed.objects, *((kinds.RAY_CLUSTER.kind, found["metadata"]["name"]) for found in listed.clusters)}
+    missing = [(kind, name) for kind, name in needed(resource.key, deployment) if (kind.kind, name) not in known]
+    found = await together(*(kube.child(kind, resource.key.namespace, name) for kind, name in missing))
+    clusters, objects, foreign = list(listed.clusters), dict(listed.objects), []
+    for (kind, name), document in zip(missing, found, strict=True):
+        if document is None:
+            continue
+        if not is_ours(document, resource):
+            foreign.append((kind.kind, name))
+        elif kind == kinds.RAY_CLUSTER:
+            clusters.append(document)
+        else:
+            objects[kind.kind, name] = document
+    return replace(listed, clusters=tuple(clusters), objects=objects), tuple(foreign)
 
 
 async def _missing_secrets(kube: Kube, key: Key, deployment: ServingDeployment | None) -> tuple[str, ...]:
@@ -185,12 +197,3 @@ async def _missing_claims(kube: Kube, key: Key, deployment: ServingDeployment | 
     claims = claim_references(deployment) if deployment is not None else ()
     exist = await together(*(kube.claim_exists(key.namespace, claim) for claim in claims))
     return tuple(claim for claim, exists in zip(claims, exist, strict=True) if not exists)
-
-
-def _header_value(value: bytes) -> str | None:
-    """A token with a line break at its end is the commonest slip; one that no header can carry is none."""
-    try:
-        text = value.decode("ascii").strip()
-    except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() and text else None

@@ -137,5 +137,7 @@ class Observed:
     missing_secrets: tuple[str, ...] = ()
     """Of the Secrets that the spec names: ``NAME`` or ``NAME/KEY``, where it or its key does not exist."""
     missing_claims: tuple[str, ...] = ()
+    foreign: tuple[tuple[str, str], ...] = ()
+    """Kind and name of objects in the way: the spec asks for ones of these names, and these are somebody else's."""
     ready_gateways: int = 0
     """Ready endpoints behind the Service, managed mode only."""

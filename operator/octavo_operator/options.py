@@ -1,6 +1,7 @@
 """The operator's command line; each option also has an environment variable, which the chart sets."""
 
 import argparse
+import ipaddress
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ class Options:
     workers: int = 4
     log_level: str = "info"
     log_format: str = "json"
+    bind_address: str = ""
+    """Empty for all interfaces."""
     health_port: int = 8080
     metrics_port: int = 8081
     resync_seconds: float = 600.0
@@ -53,6 +56,7 @@ def read(
         workers=_number("--workers", found.workers, 1, 256),
         log_level=_one_of("--log-level", found.log_level, _LEVELS),
         log_format=_one_of("--log-format", found.log_format, ("json", "text")),
+        bind_address=_address("--bind-address", found.bind_address),
         health_port=_number("--health-port", found.health_port, 0, 65535),
         metrics_port=_number("--metrics-port", found.metrics_port, 0, 65535),
         resync_seconds=_number("--resync-seconds", found.resync_seconds, 1, 86400),
@@ -85,6 +89,7 @@ def _parser(environ: Mapping[str, str], program: str) -> argparse.ArgumentParser
     option("workers", "4", "deployments looked at at once (4)")
     option("log-level", "info", f"{', '.join(_LEVELS)} (info)")
     option("log-format", "text" if sys.stderr.isatty() else "json", "json or text (text on a terminal)")
+    option("bind-address", "", "address that both ports listen on; 127.0.0.1 outside a pod (all interfaces)")
     option("health-port", "8080", "port of /healthz and /readyz (8080)")
     option("metrics-port", "8081", "port of /metrics (8081)")
     option("resync-seconds", "600", "every deployment is looked at that often, whatever happens (600)")
@@ -107,6 +112,15 @@ def _number(name: str, value: str, least: int, most: int) -> int:
     if not value.isdecimal() or not least <= int(value) <= most:
         raise ConfigurationError(f"{name}: got {value!r}, allowed: {least} to {most}")
     return int(value)
+
+
+def _address(name: str, value: str) -> str:
+    if value:
+        try:
+            ipaddress.ip_address(value)
+        except ValueError:
+            raise ConfigurationError(f"{name}: got {value!r}, allowed: an IP address of this machine") from None
+    return value
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:

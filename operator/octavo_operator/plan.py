@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
-from octavo_operator import conditions, external, invalid, memory, notices, status
+from octavo_operator import conditions, external, invalid, memory, notices, ownership, status
 from octavo_operator.actions import Plan
 from octavo_operator.conditions import Reason, Type, Verdict
 from octavo_operator.defaults import Defaults
 from octavo_operator.deletion import plan_deletion
 from octavo_operator.judgement import Judge
 from octavo_operator.managed import Managed
-from octavo_operator.observed import Observed, Reach, Resource
+from octavo_operator.observed import Key, Observed, Reach, Resource
 from octavo_operator.placement import Mode, Place, place
 
 CHANGING_S = 2.0
@@ -38,7 +38,7 @@ def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults)
         return invalid.plan_invalid(resource, observed, now, str(error), BLOCKED_S)
     where = place(resource.key, deployment, defaults)
     remembered = memory.read(resource.status)
-    problem = _problem(observed, where)
+    problem = _problem(resource.key, observed, where)
     blocked = problem is not None
     if where.mode is Mode.MANAGED:
         decider = Managed(resource, deployment, where, observed, now, defaults, remembered)
@@ -65,8 +65,8 @@ def read(resource: Resource) -> ServingDeployment:
     return ServingDeployment.read({name: resource.document[name] for name in fields if name in resource.document})
 
 
-def _problem(observed: Observed, where: Place) -> Verdict | None:
-    """Returns what the spec asks for and is not there."""
+def _problem(key: Key, observed: Observed, where: Place) -> Verdict | None:
+    """Returns what the spec asks for and is not there, or cannot be made."""
     if observed.missing_secrets:
         missing = ", ".join(observed.missing_secrets)
         return conditions.no(Reason.SECRET_NOT_FOUND, f"create Secret {missing} in this namespace; the spec names it")
@@ -74,6 +74,8 @@ def _problem(observed: Observed, where: Place) -> Verdict | None:
         missing = ", ".join(observed.missing_claims)
         said = f"create PersistentVolumeClaim {missing} in this namespace; the spec names it"
         return conditions.no(Reason.CLAIM_NOT_FOUND, said)
+    if observed.foreign:
+        return ownership.in_the_way(observed.foreign, key)
     serve = observed.serve.get(where.address)
     if serve is not None and serve.reach is Reach.INCOMPATIBLE:
         return conditions.no(Reason.INCOMPATIBLE_RAY, serve.message)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from octavo_operator.act import act
+from octavo_operator.act import Actor
 from octavo_operator.actions import Event, Plan
 from octavo_operator.backoff import Backoff
 from octavo_operator.defaults import Defaults
@@ -18,6 +18,7 @@ from octavo_operator.memory import rfc3339
 from octavo_operator.metrics import Metrics
 from octavo_operator.observe import observe
 from octavo_operator.observed import Key, Observed, Resource
+from octavo_operator.ray_tokens import RayTokens
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import ServeError
 from octavo_operator.status import MESSAGE_LIMIT
@@ -64,6 +65,8 @@ class Reconciler:
     ) -> None:
         self._kube = kube
         self._serve = serve
+        self._tokens = RayTokens(kube)
+        self._actor = Actor(kube, serve, self._tokens)
         self._clock = clock
         self._defaults = defaults
         self._plan = plan
@@ -94,29 +97,30 @@ class Reconciler:
         resource = await self._kube.get_resource(key)
         if resource is None:
             return self._forget(key)
-        observed = await observe(self._kube, self._serve, resource, self._defaults)
+        observed = await observe(self._kube, self._serve, self._tokens, resource, self._defaults)
         self._metrics.observed(observed)
         plan = self._planned(resource, observed)
         failure: KubeError | ServeError | None = None
         after: Resource | None = resource
+        told: tuple[Event, ...] = ()
         try:
-            after = await act(self._kube, self._serve, resource, plan.actions)
+            after, told = await self._actor.act(resource, plan.actions)
         except NamespaceTerminating:
             plan = self._planned(resource, replace(observed, namespace_terminating=True))
-            after = await act(self._kube, self._serve, resource, plan.actions)
+            after, told = await self._actor.act(resource, plan.actions)
         except Conflict:
             raise  # what was planned on is out of date, and so is the status
         except (KubeError, ServeError) as error:
             failure = error
         if after is None:
-            await self._tell(resource, plan.events)
+            await self._tell(resource, (*plan.events, *told))
             return self._forget(key)
         if failure is not None:
             await self._write_status(after, self._failure_status(after, plan.status, failure))
             await self._tell(after, (Event("Warning", failure.reason, failure.message),))
             retry_after = failure.retry_after if isinstance(failure, KubeError) else None
             return self._failed(key, failure, retry_after)
-        await self._tell(after, plan.events)
+        await self._tell(after, (*plan.events, *told))
         await self._write_status(after, plan.status)
         self._backoff.reset(key)
         return _Outcome(self._spread(plan.delay), "ok")
@@ -148,7 +152,8 @@ class Reconciler:
         """Events are for people to read: one that cannot be written stops nothing."""
         for event in events:
             self._metrics.event(event.reason)
-            _log.info("%s: %s", event.reason, event.message, extra={"deployment": str(resource.key)})
+            level = logging.WARNING if event.type == "Warning" else logging.INFO
+            _log.log(level, "%s: %s", event.reason, event.message, extra={"deployment": str(resource.key)})
             try:
                 await self._kube.apply_event(resource.key.namespace, self._events.document(resource, event))
             except KubeError as error:
@@ -162,6 +167,7 @@ class Reconciler:
     def _forget(self, key: Key) -> _Outcome:
         self._backoff.reset(key)
         self._written.pop(key, None)
+        self._tokens.forget(key)
         self._metrics.forget(key)
         return _Outcome(math.inf, "gone")
 

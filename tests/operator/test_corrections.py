@@ -1,5 +1,6 @@
 """What somebody did by hand to objects of the operator is set right; each was found by the fault sweep."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ from octavo_operator import names
 from octavo_operator.observed import Key
 
 from .sweep.apiserver import Document, ObjectKey
+from .sweep.checks import conditions
 from .sweep.run import Run, arrived, settle, simulate
 from .sweep.steps import NAMES, Actor
 
@@ -70,6 +72,114 @@ def test_a_deleted_token_makes_the_cluster_again_because_it_can_not_be_told_anyt
         (cluster,) = run.world.clusters(*KEY)
         assert cluster.uid not in before
         assert any("made again" in message for message in events(run, "InterruptingService"))
+
+
+def foreign_service(run: Run) -> ObjectKey:
+    key = ObjectKey("Service", KEY.namespace, names.service(KEY))
+    run.world.take_name(key, replace=True)
+    return key
+
+
+def ready(run: Run) -> tuple[str, str]:
+    (document,) = run.world.api.every("ServingDeployment")
+    found = conditions(document)["Ready"]
+    return found["status"], found["reason"]
+
+
+def test_a_service_of_somebody_else_is_left_alone_until_it_goes_and_then_ours_is_made() -> None:
+    async def play(run: Run, actor: Actor) -> None:
+        key = foreign_service(run)
+        theirs = run.world.api.get(*key)
+        run.world.create(*KEY, {"model": {"uri": "embedded://smollm2"}})
+        await settle(run)
+        assert ready(run) == ("False", "ObjectNameConflict")
+        assert run.world.api.get(*key) == theirs
+        assert not run.world.clusters(*KEY), "nothing is paid for that cannot be reached"
+        run.world.give_names_back()
+        await settle(run)
+        assert ready(run) == ("True", "Serving")
+
+    run = simulate(5, (False,), play)
+    assert not run.violations, run.report()
+    (said,) = events(run, "ObjectNameConflict")
+    assert "Service books" in said
+
+
+def test_a_service_of_somebody_else_in_the_place_of_ours_stops_nothing_that_runs() -> None:
+    before: list[str] = []
+
+    def take(run: Run) -> None:
+        before.extend(cluster.uid for cluster in run.world.clusters(*KEY))
+        foreign_service(run)
+
+    run = run_by_hand(take)
+    assert ready(run) == ("False", "ObjectNameConflict")
+    assert [cluster.uid for cluster in run.world.clusters(*KEY)] == before
+
+
+def test_a_service_that_is_labelled_is_handed_over() -> None:
+    async def play(run: Run, actor: Actor) -> None:
+        key = foreign_service(run)
+        theirs = run.world.api.objects[key]["metadata"]["uid"]
+        run.world.create(*KEY, {"model": {"uri": "embedded://smollm2"}})
+        await settle(run)
+        run.world.theirs.clear()
+        run.world.api.edit(*key, lambda found: found["metadata"]["labels"].update({names.DEPLOYMENT_LABEL: KEY.name}))
+        await settle(run)
+        assert ready(run) == ("True", "Serving")
+        assert run.world.api.objects[key]["metadata"]["uid"] == theirs
+        assert service_ports(run) == [("http", 8000), ("grpc", 9000)]
+
+    run = simulate(5, (False,), play)
+    assert not run.violations, run.report()
+
+
+def test_what_an_orphaning_deletion_left_is_taken_over_by_a_deployment_of_the_same_name() -> None:
+    kinds = ("RayCluster", "Service", "PodDisruptionBudget", "NetworkPolicy", "Secret")
+
+    def children(run: Run) -> dict[str, str]:
+        found = [child for kind in kinds for child in run.world.api.every(kind, KEY.namespace)]
+        return {child["kind"]: child["metadata"]["uid"] for child in found}
+
+    async def play(run: Run, actor: Actor) -> None:
+        spec = {
+            "model": {"uri": "embedded://smollm2"},
+            "replicas": 2,
+            "rayCluster": {"managed": {"networkPolicy": True}},
+        }
+        run.world.create(*KEY, spec)
+        await arrived(run)
+        before = children(run)
+        for kind in kinds:
+            run.world.edit_child(kind, *KEY, lambda child: child["metadata"].pop("ownerReferences"))
+        run.world.delete(*KEY)
+        await asyncio.sleep(60)
+        assert children(run) == before
+        run.world.create(*KEY, spec)
+        await arrived(run)
+        assert children(run) == before, "nothing is made anew"
+        owner = next(run.world.api.every("ServingDeployment"))["metadata"]["uid"]
+        for kind in set(kinds) - {"Secret"}:  # which the operator has no right to change
+            (child,) = run.world.api.every(kind, KEY.namespace)
+            assert [one["uid"] for one in child["metadata"]["ownerReferences"]] == [owner]
+
+    run = simulate(5, (False,), play)
+    assert not run.violations, run.report()
+
+
+def test_what_lost_our_label_and_has_our_owner_is_labelled_again() -> None:
+    for kind in ("Service", "RayCluster", "PodDisruptionBudget"):
+        before: list[str] = []
+
+        def change(child: Document, before: list[str] = before) -> None:
+            before.append(child["metadata"]["uid"])
+            del child["metadata"]["labels"][names.DEPLOYMENT_LABEL]
+
+        run = run_by_hand(edited(kind, change), replicas=2)
+        (child,) = run.world.api.every(kind, KEY.namespace)
+        assert [child["metadata"]["uid"]] == before
+        assert child["metadata"]["labels"][names.DEPLOYMENT_LABEL] == KEY.name
+        assert ready(run) == ("True", "Serving")
 
 
 def test_a_cluster_without_its_label_is_the_same_cluster() -> None:

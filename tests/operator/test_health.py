@@ -186,6 +186,7 @@ def test_options_come_from_flags_then_from_the_environment_then_from_defaults():
         (["--image", "i", "--workers", "none"], "--workers: got 'none', allowed: 1 to 256"),
         (["--image", "i", "--log-level", "loud"], "allowed: debug, info, warning, error"),
         (["--image", "i", "--health-port", "70000"], "allowed: 0 to 65535"),
+        (["--image", "i", "--bind-address", "localhost"], "--bind-address: got 'localhost', allowed: an IP address"),
         (["--image", "i", "--operator-labels", "a"], "allowed: KEY=VALUE"),
         (["--image", "i", "--all-namespaces", "--namespace", "a"], "exclude each other"),
     ],

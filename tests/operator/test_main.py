@@ -21,9 +21,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def status_of(port: int, path: str) -> int:
+async def status_of(port: int, path: str, host: str = "127.0.0.1") -> int:
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}{path}") as response:
             return response.status
     except aiohttp.ClientError:
         return 0
@@ -36,6 +36,7 @@ async def test_a_signal_ends_it_at_once_with_status_0_and_json_logs(api_server, 
     api_server.api.create("user", document)
     port = free_port()
     options = ["--image", "octavo:1", "--health-port", str(port), "--metrics-port", "0", "--log-format", "json"]
+    options += ["--bind-address", "127.0.0.1"]
     with (tmp_path / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "octavo_operator.main", *options, stderr=log, env={**os.environ}
@@ -48,6 +49,7 @@ async def test_a_signal_ends_it_at_once_with_status_0_and_json_logs(api_server, 
             while "status" not in api_server.api.get("ServingDeployment", "default", "books"):
                 await asyncio.sleep(0.05)
         assert await status_of(port, "/healthz") == 200
+        assert await status_of(port, "/healthz", "[::1]") == 0, "where it was not told to listen"
         process.send_signal(number)
         began = time.monotonic()
         assert await asyncio.wait_for(process.wait(), 20) == 0

@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -21,9 +22,12 @@ from octavo_operator.actions import (
     SetFinalizer,
 )
 from octavo_operator.defaults import Defaults
+from octavo_operator.kube import resource_of
 from octavo_operator.observe import observe
 from octavo_operator.observed import Key, Reach
-from octavo_operator.plan import plan
+from octavo_operator.ownership import needed
+from octavo_operator.plan import plan, read
+from octavo_operator.ray_tokens import RayTokens
 from octavo_operator.reconcile import Reconciler
 
 from .fakes.api_http import Trouble
@@ -246,7 +250,7 @@ async def test_a_token_in_a_secret_is_used_as_it_is_now(api_server, kube, serve_
         resource = await kube.get_resource(KEY)
 
         async def seen():
-            return await observe(kube, serve_client, resource, DEFAULTS)
+            return await observe(kube, serve_client, RayTokens(kube), resource, DEFAULTS)
 
         found = await seen()
         assert found.missing_secrets == ("ray",)
@@ -265,7 +269,7 @@ async def test_a_token_in_a_secret_is_used_as_it_is_now(api_server, kube, serve_
 async def test_a_spec_that_is_not_understood_is_observed_and_can_be_deleted(api_server, kube, serve_client, ray_serve):
     external(api_server, ray_serve.address, engine={"fromTheFuture": 1})
     ray_serve.foreign("default.books", args={"owner": str(KEY)})
-    seen = await observe(kube, serve_client, await kube.get_resource(KEY), DEFAULTS)
+    seen = await observe(kube, serve_client, RayTokens(kube), await kube.get_resource(KEY), DEFAULTS)
     assert "default.books" in seen.serve[ray_serve.address].applications
 
 
@@ -280,10 +284,110 @@ async def test_what_a_managed_deployment_asks_for_and_is_not_there_is_seen(api_s
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "cache"}}
     api_server.api.create("user", claim)
     api_server.api.kinds_missing.add("RayCluster")
-    seen = await observe(kube, serve_client, await kube.get_resource(KEY), DEFAULTS)
+    seen = await observe(kube, serve_client, RayTokens(kube), await kube.get_resource(KEY), DEFAULTS)
     assert seen.missing_secrets == ("keys", "tls/tls.key")
     assert seen.missing_claims == ("weights",)
     assert not seen.kuberay_installed
+
+
+# Objects of somebody else
+
+
+def somebodys(kind):
+    spec = {
+        "Service": {"spec": {"ports": [{"port": 80}], "selector": {"app": "theirs"}}},
+        "Secret": {"data": {"password": "c2VjcmV0"}},
+        "PodDisruptionBudget": {"spec": {"minAvailable": 7}},
+        "NetworkPolicy": {"spec": {"podSelector": {"matchLabels": {"app": "theirs"}}}},
+        "RayCluster": {"spec": {"rayVersion": "1.0", "workerGroupSpecs": []}},
+    }[kind]
+    return {"kind": kind, "metadata": {"namespace": "default", "labels": {"app": "theirs"}}, **spec}
+
+
+NEEDED = ["Secret", "RayCluster", "Service", "PodDisruptionBudget", "NetworkPolicy"]
+
+
+def managed(api_server):
+    document = deployment("default", "books")
+    document["spec"] |= {"replicas": 2, "rayCluster": {"managed": {"networkPolicy": True}}}
+    return api_server.api.create("user", document)
+
+
+def take(api_server, kind):
+    """Somebody makes an object of the name that ours needs."""
+    wanted = needed(KEY, read(resource_of(stored(api_server))))
+    (name,) = (name for one, name in wanted if one.kind == kind)
+    document = somebodys(kind)
+    document["metadata"]["name"] = name
+    return api_server.api.create("somebody", document)
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+async def test_an_object_of_somebody_else_is_seen_and_nothing_is_written_but_the_status(api_server, make, kind):
+    managed(api_server)
+    theirs = take(api_server, kind)
+    await make().reconcile(KEY)
+    (conflict,) = [item for item in stored(api_server)["status"]["conditions"] if item["type"] == "SpecValid"]
+    assert conflict["reason"] == "ObjectNameConflict"
+    assert theirs["metadata"]["name"] in conflict["message"]
+    assert {call.plural for call in api_server.written()} == {"servingdeployments", "events"}
+    assert api_server.api.get(kind, "default", theirs["metadata"]["name"]) == theirs
+    api_server.api.delete(kind, "default", theirs["metadata"]["name"])
+    await make().reconcile(KEY)
+    assert "ObjectNameConflict" not in json.dumps(stored(api_server)["status"]["conditions"])
+    assert api_server.api.get(kind, "default", theirs["metadata"]["name"])
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+async def test_an_object_that_somebody_makes_between_the_look_and_the_deed_is_left_alone(api_server, make, kind):
+    managed(api_server)
+    theirs = []
+
+    def late(resource, observed, now, defaults):
+        if not theirs:
+            theirs.append(take(api_server, kind))
+        return plan(resource, observed, now, defaults)
+
+    reconciler = make(late)
+    assert await reconciler.reconcile(KEY) <= 2, "planned anew"
+    await reconciler.reconcile(KEY)
+    assert "ObjectNameConflict" in json.dumps(stored(api_server)["status"]["conditions"])
+    assert api_server.api.get(kind, "default", theirs[0]["metadata"]["name"]) == theirs[0]
+    made = [call for call in api_server.written() if call.plural not in ("servingdeployments", "events")]
+    assert len(made) <= NEEDED.index(kind) + 1, "what needs it is not made"
+
+
+@pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "NetworkPolicy"])
+async def test_an_object_that_takes_the_place_of_ours_between_the_look_and_the_deed_is_left_alone(
+    api_server, make, kind
+):
+    managed(api_server)
+    await make().reconcile(KEY)
+    theirs = []
+
+    def late(resource, observed, now, defaults):
+        ((_, name),) = [child for child in observed.children if child[0] == kind]
+        if not theirs:
+            spoiled = {**observed.children, (kind, name): {**observed.children[kind, name], "spec": {}}}
+            api_server.api.delete(kind, "default", name)
+            theirs.append(take(api_server, kind))
+            return plan(resource, replace(observed, children=spoiled), now, defaults)
+        return steady()
+
+    assert await make(late).reconcile(KEY) <= 2
+    assert api_server.api.get(kind, "default", theirs[0]["metadata"]["name"]) == theirs[0]
+
+
+async def test_pods_behind_a_service_of_somebody_else_are_no_gateways(api_server, kube, serve_client):
+    managed(api_server)
+    take(api_server, "Service")
+    metadata = {"namespace": "default", "name": "books-1", "labels": {"kubernetes.io/service-name": "books"}}
+    endpoints = [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}]
+    api_server.api.create("user", {"kind": "EndpointSlice", "metadata": metadata, "endpoints": endpoints})
+    assert await kube.ready_endpoints("default", "books") == 1
+    seen = await observe(kube, serve_client, RayTokens(kube), await kube.get_resource(KEY), DEFAULTS)
+    assert seen.foreign == (("Service", "books"),)
+    assert seen.ready_gateways == 0
 
 
 # With the real plan
@@ -341,6 +445,112 @@ async def test_a_dead_ray_is_let_go_at_once_where_that_is_asked_for(api_server, 
     )
     await settle(reconciler, lambda: stored(api_server) is None)
     assert "CleanupAbandoned" in {found["reason"] for found in api_server.api.listed("Event", "default")}
+
+
+def annotate_forced(api_server):
+    annotations = {"serving.octavo.dev/force-delete": "true"}
+    api_server.api.edit(
+        "ServingDeployment", "default", "books", lambda found: found["metadata"].update(annotations=annotations)
+    )
+
+
+async def test_forced_deletion_takes_the_application_out_where_ray_answers_and_waits_for_nothing(
+    api_server, ray_serve, make
+):
+    external(api_server, ray_serve.address)
+    reconciler = make()
+    await settle(reconciler, lambda: ready(api_server))
+    api_server.api.delete("ServingDeployment", "default", "books")
+    annotate_forced(api_server)
+    assert await reconciler.reconcile(KEY) == math.inf
+    assert stored(api_server) is None
+    gone = ray_serve.ray.applications.get("default.books")
+    assert gone is None or gone.deleting
+    assert "CleanupAbandoned" not in {found["reason"] for found in api_server.api.listed("Event", "default")}
+
+
+@pytest.mark.parametrize("status", [503, 400])
+async def test_forced_deletion_ends_although_the_one_try_fails_and_says_so(api_server, ray_serve, make, status):
+    external(api_server, ray_serve.address)
+    reconciler = make()
+    await settle(reconciler, lambda: ready(api_server))
+    ray_serve.answers.append(Answer(status, "", times=99, method="PUT"))
+    puts = len(ray_serve.puts)
+    api_server.api.delete("ServingDeployment", "default", "books")
+    annotate_forced(api_server)
+    assert await reconciler.reconcile(KEY) == math.inf
+    assert stored(api_server) is None
+    assert len(ray_serve.puts) == puts
+    (event,) = [one for one in api_server.api.listed("Event", "default") if one["reason"] == "CleanupAbandoned"]
+    assert "default.books" in event["message"]
+
+
+async def test_forced_deletion_waits_a_few_seconds_at_most_for_a_ray_that_hangs(
+    api_server, ray_serve, make, monkeypatch
+):
+    monkeypatch.setattr("octavo_operator.observe.FORCED_S", 0.2)
+    external(api_server, ray_serve.address)
+    reconciler = make()
+    await settle(reconciler, lambda: ready(api_server))
+    ray_serve.answers.append(Answer(200, "", times=99, delay=20))
+    api_server.api.delete("ServingDeployment", "default", "books")
+    annotate_forced(api_server)
+    async with asyncio.timeout(10):
+        assert await reconciler.reconcile(KEY) == math.inf
+    (event,) = [one for one in api_server.api.listed("Event", "default") if one["reason"] == "CleanupAbandoned"]
+    assert "no answer in time" in event["message"]
+
+
+async def with_token(api_server, serve, make):
+    """A deployment that serves on a Ray that asks for a token."""
+    secret(api_server, "ray", auth_token=TOKEN)
+    reference = {"dashboardURL": serve.address, "authSecretRef": {"name": "ray"}}
+    external(api_server, serve.address, rayCluster={"external": reference})
+    reconciler = make()
+    await settle(reconciler, lambda: ready(api_server))
+    return reconciler
+
+
+async def test_in_a_namespace_that_goes_the_token_is_remembered_for_the_removal(api_server, make):
+    async with FakeServe(token=TOKEN) as serve:
+        reconciler = await with_token(api_server, serve, make)
+        api_server.api.delete("Secret", "default", "ray")
+        api_server.api.delete_namespace("default")
+        api_server.api.delete("ServingDeployment", "default", "books")
+        await settle(reconciler, lambda: stored(api_server) is None)
+        assert "default.books" not in serve.ray.applications
+
+
+async def test_a_remembered_token_goes_to_no_other_address_and_is_no_token_of_one_that_stays(api_server, make, kube):
+    async with FakeServe(token=TOKEN) as serve, FakeServe() as other:
+        reconciler = await with_token(api_server, serve, make)
+        api_server.api.delete("Secret", "default", "ray")
+        calls = len(serve.calls)
+        await reconciler.reconcile(KEY)
+        assert len(serve.calls) == calls, "what is not being deleted needs its Secret"
+
+        def move(found):
+            found["spec"]["rayCluster"]["external"]["dashboardURL"] = other.address
+
+        api_server.api.edit("ServingDeployment", "default", "books", move)
+        api_server.api.delete("ServingDeployment", "default", "books")
+        await settle(reconciler, lambda: stored(api_server) is None)
+        assert other.calls
+        assert TOKEN not in str([dict(headers) for headers in other.headers])
+
+
+async def test_after_a_restart_a_token_that_went_with_its_namespace_is_not_waited_for(api_server, make, caplog):
+    async with FakeServe(token=TOKEN) as serve:
+        await with_token(api_server, serve, make)
+        api_server.api.delete("Secret", "default", "ray")
+        api_server.api.delete("ServingDeployment", "default", "books")
+        assert await make().reconcile(KEY) < 10
+        assert stored(api_server) is not None, "somebody may make the Secret again"
+        api_server.api.delete_namespace("default")
+        assert await make().reconcile(KEY) == math.inf
+        assert stored(api_server) is None
+        assert "default.books" in serve.ray.applications
+        assert [record for record in caplog.records if "CleanupAbandoned: application default.books" in record.message]
 
 
 async def test_two_clients_of_one_ray_and_a_broken_one_do_not_disturb_each_other(api_server, ray_serve, make):

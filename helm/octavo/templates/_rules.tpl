@@ -1,6 +1,6 @@
 {{- /*
 What the operator may do, verb by verb: what it calls and nothing more. Secrets are read by name and never listed; it
-creates one, Ray's token. Server-side apply asks for `patch`, and for `create` where the object is not there yet.
+creates one, Ray's token. `get` on children finds what somebody else made under a name that is needed. Server-side apply asks for `patch`, and for `create` where the object is not there yet.
 */}}
 {{- define "octavo.rules" -}}
 - apiGroups: [serving.octavo.dev]
@@ -15,16 +15,16 @@ creates one, Ray's token. Server-side apply asks for `patch`, and for `create` w
   verbs: [update]
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [list, watch, create, patch]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [list, create, patch, delete]
+  verbs: [get, list, create, patch, delete]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]

@@ -24,7 +24,7 @@ from octavo_operator.kinds import (
     Kind,
 )
 
-from ..sweep.apiserver import ApiError, ApiServer, Document, ObjectKey  # noqa: TID252
+from ..sweep.apiserver import ApiError, ApiServer, Document, ObjectKey, causes  # noqa: TID252
 from .pace import Pace
 
 CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
@@ -244,12 +244,13 @@ class FakeApiServer:
                 return found
             case "create", _:
                 metadata = {**body.get("metadata", {}), "namespace": call.namespace}
-                return self.api.create(manager, {**body, "kind": kind.kind, "metadata": metadata})
+                if "generateName" in metadata:
+                    metadata["name"] = f"{metadata.pop('generateName')}{self.api._next_version()}"
+                made = {**body, "kind": kind.kind, "metadata": metadata}
+                return self.api.create(manager, made, dry_run=query.get("dryRun") == "All")
             case "patch", "application/apply-patch+yaml":
-                if query.get("force") != "true":
-                    raise ApiError(409, "Apply failed with conflicts: the fake knows forced applies only", "Conflict")
                 metadata = {**body["metadata"], "namespace": call.namespace}
-                return self.api.apply(manager, {**body, "metadata": metadata})
+                return self.api.apply(manager, {**body, "metadata": metadata}, force=query.get("force") == "true")
             case "patch", "application/merge-patch+json":
                 return self.api.merge_patch(key, body, status=call.subresource == "status")
             case "patch", "application/json-patch+json":
@@ -385,10 +386,11 @@ def _resources(kinds: list[Kind]) -> Document:
 
 def _failure(error: ApiError, call: Call | None, headers: dict[str, str] | None = None) -> web.Response:
     details: Document = {}
-    if call is not None and error.code != 422:
+    # A JSON patch that does not fit names no object.
+    if call is not None and error.cause != "PatchFailed":
         details = {"kind": call.plural, "name": call.name} if call.name else {"kind": call.plural}
-    if error.cause == "NamespaceTerminating":
-        details["causes"] = [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]
+    if found := causes(error):
+        details["causes"] = found
     status = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -14,12 +14,13 @@ import pytest
 
 from octavo_api.deployment import API_VERSION, FINALIZER, KIND
 from octavo_operator import kinds, names
-from octavo_operator.actions import Delete, Event, PatchCluster
+from octavo_operator.actions import Delete, Event, PatchCluster, PatchService
+from octavo_operator.children import port_corrections
 from octavo_operator.events import EventLog
 from octavo_operator.kinds import Kind
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import Api
-from octavo_operator.kube_errors import Conflict, KindMissing, NamespaceTerminating, NotFound
+from octavo_operator.kube_errors import Conflict, KindMissing, NamespaceTerminating, NotFound, Rejected
 from octavo_operator.observed import Key, Resource
 
 
@@ -168,7 +169,7 @@ class KubeContract:
         await kube.apply(target.namespace, service(name, colour="red"))
         again = await api.call("GET", path)
         assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-        await kube.apply(target.namespace, service(name, port=8001))
+        await kube.apply(target.namespace, service(name, port=8001), made["metadata"]["uid"])
         changed = await api.call("GET", path)
         assert [port["port"] for port in changed["spec"]["ports"]] == [8001]
         assert "colour" not in changed["metadata"]["labels"], "what is left out of an apply goes"
@@ -178,10 +179,90 @@ class KubeContract:
         path = kinds.SERVICE.path(target.namespace, name)
         await kube.apply(target.namespace, service(name, colour="red"))
         theirs = {"metadata": {"labels": {"colour": "blue", "theirs": "yes"}}}
-        await api.call("PATCH", path, body=theirs, content_type="application/merge-patch+json")
-        await kube.apply(target.namespace, service(name, colour="red"))
+        changed = await api.call("PATCH", path, body=theirs, content_type="application/merge-patch+json")
+        await kube.apply(target.namespace, service(name, colour="red"), changed["metadata"]["uid"])
         labels = (await api.call("GET", path))["metadata"]["labels"]
         assert (labels["colour"], labels["theirs"]) == ("red", "yes")
+
+    @pytest.mark.parametrize(
+        ("kind", "theirs", "ours"),
+        [
+            (
+                kinds.SERVICE,
+                {"ports": [{"port": 80}], "selector": {"app": "theirs"}},
+                {"ports": [{"name": "http", "port": 8000}], "selector": {"app": "ours"}},
+            ),
+            (
+                kinds.DISRUPTION_BUDGET,
+                {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "theirs"}}},
+                {"minAvailable": 1, "selector": {"matchLabels": {"ours": "yes"}}},
+            ),
+            (
+                kinds.NETWORK_POLICY,
+                {"podSelector": {}, "policyTypes": ["Ingress"]},
+                {"podSelector": {"matchLabels": {"ours": "yes"}}, "policyTypes": ["Ingress"]},
+            ),
+        ],
+        ids=lambda value: value.kind if isinstance(value, Kind) else "",
+    )
+    async def test_what_somebody_made_meanwhile_is_not_taken_over(self, target, kube, api, name, kind, theirs, ours):
+        """Between a look and the creation: nothing is forced."""
+        document = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
+        made = await api.call("POST", kind.path(target.namespace), body={**document, "spec": theirs})
+        labelled = {**document, "metadata": {"name": name, "labels": {names.DEPLOYMENT_LABEL: name}}}
+        with pytest.raises(Conflict):
+            await kube.apply(target.namespace, {**labelled, "spec": ours})
+        found = await kube.child(kind, target.namespace, name)
+        assert found is not None
+        assert found["spec"] == made["spec"]
+        assert "labels" not in found["metadata"]
+        assert "managedFields" not in found["metadata"]
+
+    async def test_what_was_replaced_meanwhile_is_not_taken_over(self, target, kube, api, name):
+        """Between a look and a change: the change is for the object of that uid."""
+        path = kinds.SERVICE.path(target.namespace, name)
+        await kube.apply(target.namespace, service(name))
+        seen = (await api.call("GET", path))["metadata"]["uid"]
+        await api.call("DELETE", path)
+        with pytest.raises(Conflict):
+            await kube.apply(target.namespace, service(name), seen)
+        assert await kube.child(kinds.SERVICE, target.namespace, name) is None
+        await kube.apply(target.namespace, service(name))
+        with pytest.raises(Conflict):
+            await kube.apply(target.namespace, service(name, port=8001), seen)
+        assert (await api.call("GET", path))["spec"]["ports"][0]["port"] == 8000
+
+    async def test_a_child_is_found_by_name_whoever_made_it_and_a_secret_without_its_values(self, target, kube, name):
+        for kind in (kinds.SERVICE, kinds.SECRET, Kind("nobody.example.com", "v1", "things", "Thing")):
+            assert await kube.child(kind, target.namespace, name) is None
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
+        await kube.create_secret(target.namespace, secret, ("auth_token",))
+        found = await kube.child(kinds.SECRET, target.namespace, name)
+        assert found is not None
+        assert found["keys"] == ["auth_token"]
+        assert not found.keys() & {"data", "stringData"}
+
+    async def test_ports_are_replaced_where_the_service_is_still_the_same(self, target, kube, api, name):
+        """What server-side apply cannot: take away one that somebody else wrote, or whose name ours needs."""
+        path = kinds.SERVICE.path(target.namespace, name)
+        intended = service(name)
+        await kube.apply(target.namespace, intended)
+        spoiled = [{"name": "http", "port": 81}, {"name": "debug", "port": 5000}]
+        patch = {"op": "replace", "path": "/spec/ports", "value": spoiled}
+        live = await api.call("PATCH", path, body=[patch], content_type="application/json-patch+json")
+        with pytest.raises(Rejected):
+            await kube.apply(target.namespace, intended, live["metadata"]["uid"])
+        operations = port_corrections(intended, live)
+        await kube.patch_service(target.namespace, PatchService(name, operations))
+        await kube.apply(target.namespace, intended, live["metadata"]["uid"])
+        found = await api.call("GET", path)
+        assert [(port["name"], port["port"]) for port in found["spec"]["ports"]] == [("http", 8000)]
+        assert port_corrections(intended, found) == ()
+        wrong = ({**operations[0], "value": str(uuid.uuid4())}, *operations[1:])
+        with pytest.raises(Conflict):
+            await kube.patch_service(target.namespace, PatchService(name, wrong))
+        with pytest.raises(NotFound):
+            await kube.patch_service(target.namespace, PatchService(f"{name}-gone", operations))
 
     async def test_children_are_found_by_label_and_secrets_by_name_without_values(self, target, kube, name):
         key = Key(target.namespace, name)
@@ -204,7 +285,8 @@ class KubeContract:
         assert value is not None
         assert len(value) > 20
         assert value.decode() not in str(children)
-        await kube.create_secret(target.namespace, secret, ("auth_token",))
+        with pytest.raises(Conflict):
+            await kube.create_secret(target.namespace, secret, ("auth_token",))
         assert await kube.secret_value(target.namespace, names.token_secret(key), "auth_token") == value
         assert await kube.secret_value(target.namespace, names.token_secret(key), "other") is None
 
@@ -277,6 +359,7 @@ class KubeContract:
     async def test_nothing_is_made_in_a_namespace_that_ends_and_it_says_so(self, target, kube, name):
         """Last: the namespace is gone afterwards. A finalizer holds it in termination meanwhile."""
         made = await self.make(target, name, finalizers=["example.com/theirs"])
+        assert not await kube.namespace_ends(target.namespace)
         await target.terminate(target.namespace)
 
         async def ends() -> bool:
@@ -287,6 +370,7 @@ class KubeContract:
             return False
 
         await eventually("creation is refused", ends)
+        assert await kube.namespace_ends(target.namespace)
 
         async def deleted() -> Resource | None:
             found = await kube.get_resource(made.key)

@@ -107,6 +107,7 @@ class World:
         self.terminating = False
         self.missing_secrets: tuple[str, ...] = ()
         self.missing_claims: tuple[str, ...] = ()
+        self.foreign: tuple[tuple[str, str], ...] = ()
         self.clusters: dict[str, dict[str, Any]] = {}
         self.rays: dict[str, Ray] = {EXTERNAL: Ray()} if external else {}
         self.children: dict[tuple[str, str], dict[str, Any]] = {}
@@ -233,6 +234,7 @@ class World:
             children=copy.deepcopy(self.children),
             missing_secrets=self.missing_secrets,
             missing_claims=self.missing_claims,
+            foreign=self.foreign,
             ready_gateways=self.ready_gateways(),
         )
 
@@ -290,9 +292,10 @@ class World:
                     group["replicas"] = 0
                 made["metadata"]["uid"] = self._new_uid()
                 self.clusters[name] = {**made, "_at": self.now, "_deleting": False, "_ready": False}
-            case Apply(document):
+            case Apply(document, seen):
                 child = document["kind"], document["metadata"]["name"]
-                uid = self.children.get(child, {}).get("metadata", {}).get("uid") or self._new_uid()
+                assert self.children.get(child, {}).get("metadata", {}).get("uid", "") == seen
+                uid = seen or self._new_uid()
                 made = copy.deepcopy(dict(document))
                 made["metadata"]["uid"] = uid
                 self.children[child] = made

@@ -207,6 +207,40 @@ def test_the_force_delete_annotation_ends_it_at_once(serving):
     assert w.reasons == ["CleanupAbandoned"]
 
 
+def test_forced_where_ray_answers_the_application_is_taken_out_in_one_try_and_nobody_waits(serving):
+    w = serving(external=True)
+    w.delete()
+    w.annotations["serving.octavo.dev/force-delete"] = "true"
+    remove, release = w.step().actions
+    assert (remove.address, remove.name) == (ADDRESS, "shop.qwen")
+    assert remove.else_told.reason == "CleanupAbandoned"
+    assert release == SetFinalizer(False)
+    assert w.events == [], "only what failed is told"
+
+
+def test_what_could_never_be_taken_out_is_tried_a_last_time_at_the_deadline(serving):
+    w = serving(external=True)
+    w.delete()
+    w.tick(300)
+    remove, release = w.step().actions
+    assert remove.else_told is not None
+    assert release == SetFinalizer(False)
+
+
+def test_a_token_that_went_with_its_namespace_ends_the_deletion_at_once_and_says_what_is_left(serving):
+    w = serving(external=True)
+    w.ray.reach = Reach.AUTH_FAILED
+    w.missing_secrets = ("ray-token",)
+    w.delete()
+    assert w.step().actions == (), "somebody may make the Secret again"
+    w.terminating = True
+    assert w.step().actions == (SetFinalizer(False),)
+    (event,) = w.events
+    assert event.reason == "CleanupAbandoned"
+    for said in ("shop.qwen", ADDRESS, "Secret ray-token"):
+        assert said in event.message
+
+
 def test_orphan_leaves_the_application(serving):
     w = serving(external=True)
     w.edit(deletionPolicy="Orphan")

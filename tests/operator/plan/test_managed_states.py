@@ -6,6 +6,7 @@ import pytest
 
 from octavo_operator.actions import Apply, PatchCluster
 from octavo_operator.defaults import Defaults
+from octavo_operator.observed import Reach
 
 
 def kinds(actions):
@@ -333,3 +334,56 @@ def test_without_service_and_status_the_oldest_cluster_has_the_traffic(serving):
     w.step()
     assert not w.clusters[old]["_deleting"]
     assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == old
+
+
+def test_available_follows_the_gateways_while_ray_does_not_answer(serving):
+    w = serving()
+    w.ready_gateways = lambda: 0
+    w.step()
+    assert w.condition("Available") == ("False", "NoEndpoints")
+    w.ray.reach = Reach.UNREACHABLE
+    w.step()
+    assert w.condition("Available") == ("False", "NoEndpoints")
+    w.ready_gateways = lambda: 1
+    w.step()
+    assert w.condition("Available") == ("True", "EndpointsReady")
+    assert w.condition("Ready")[0] != "True"
+    w.ray.reach = Reach.OK
+    w.step()
+    assert w.condition("Available") == ("True", "Serving")
+
+
+def test_gateways_do_not_make_engines_that_were_last_seen_gone(serving):
+    w = serving({"replicas": 2})
+    w.app.replicas["Engine"] = []
+    w.step()
+    assert w.condition("Available") == ("False", "ReplicasMissing")
+    w.ray.reach = Reach.UNREACHABLE
+    w.step()
+    assert w.condition("Available") == ("False", "ReplicasMissing")
+
+
+def test_under_an_invalid_spec_available_follows_the_gateways_both_ways(serving):
+    w = serving()
+    w.edit(engine__blockSize="many")
+    for gateways, available in ((0, "False"), (1, "True"), (0, "False")):
+        w.ready_gateways = lambda count=gateways: count
+        w.step()
+        assert w.condition("Ready") == ("False", "InvalidSpec")
+        assert w.condition("Available")[0] == available
+
+
+def test_an_edited_token_stops_nothing_and_says_what_to_do(serving):
+    """Edited back it heals; only a deleted one is lost."""
+    w = serving()
+    secret = w.children["Secret", "qwen-ray-token"]
+    secret["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+    w.ray.reach = Reach.AUTH_FAILED
+    for _ in range(3):
+        assert w.step().actions == ()
+    assert w.condition("RayClusterReady") == ("False", "AuthFailed")
+    assert w.condition("Available") == ("True", "Serving")
+    assert "InterruptingService" not in w.reasons
+    w.ray.reach = Reach.OK
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo_operator.kube_errors import KindMissing, Unavailable, error_of
 
-from .apiserver import ApiError, Document, ObjectKey
+from .apiserver import ApiError, Document, ObjectKey, causes
 from .faults import Fault, Faults
 from .world import World
 
@@ -126,11 +126,11 @@ class ApiClient:
                 metadata = {**body.get("metadata", {}), "namespace": namespace}
                 if "generateName" in metadata:
                     metadata["name"] = f"{metadata.pop('generateName')}{self._rng.getrandbits(40):x}"
-                return api.create("octavo-operator", {**body, "kind": kind, "metadata": metadata})
+                made = {**body, "kind": kind, "metadata": metadata}
+                return api.create("octavo-operator", made, dry_run=query.get("dryRun") == "All")
             case "PATCH", "application/apply-patch+yaml":
-                assert query.get("force") == "true"
                 assert subresource == ""
-                return api.apply(query["fieldManager"], body)
+                return api.apply(query["fieldManager"], body, force=query["force"] == "true")
             case "PATCH", "application/merge-patch+json":
                 return api.merge_patch(key, body, status=subresource == "status")
             case "PATCH", "application/json-patch+json":
@@ -191,8 +191,8 @@ def _failure(call: str, fault: Fault) -> Exception:
 def _error(call: str, error: ApiError, path: str) -> Exception:
     if error.cause == "KindMissing":
         return KindMissing(f"{call}: {error}")
-    details: Document = {"name": path.rsplit("/", 1)[-1] or "object"}
-    if error.cause == "NamespaceTerminating":
-        details["causes"] = [{"reason": "NamespaceTerminating"}]
+    # A JSON patch that does not fit names no object.
+    details: Document = {} if error.cause == "PatchFailed" else {"name": path.rsplit("/", 1)[-1] or "object"}
+    details["causes"] = causes(error)
     status = {"kind": "Status", "reason": error.cause, "message": str(error), "details": details}
     return error_of(call, error.code, {}, json.dumps(status).encode())

@@ -35,6 +35,16 @@ class ApiError(Exception):
         self.cause = cause
 
 
+def causes(error: ApiError) -> list[dict[str, str]]:
+    """As a Status lists them in its details."""
+    match error.cause:
+        case "NamespaceTerminating":
+            return [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]
+        case "UidChanged":
+            return [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]
+    return []
+
+
 class ApiServer:
     """Objects with generations, resource versions, field owners, finalizers and owners."""
 
@@ -72,7 +82,7 @@ class ApiServer:
 
     # Writing
 
-    def create(self, manager: str, document: Mapping[str, Any]) -> Document:
+    def create(self, manager: str, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:
         key = _key(document)
         self._served(key.kind)
         if key in self.objects:
@@ -81,6 +91,8 @@ class ApiServer:
             raise ApiError(404, f"namespace {key.namespace} not found", "NotFound")
         if self.namespaces[key.namespace]:
             raise ApiError(403, f"namespace {key.namespace} is being terminated", "NamespaceTerminating")
+        if dry_run:
+            return clone(document)
         created: Document = clone(document)
         created.pop("status", None) if key.kind in STATUS_SUBRESOURCE else None
         self._uids += 1
@@ -98,12 +110,23 @@ class ApiServer:
         self._tell("ADDED", created)
         return clone(created)
 
-    def apply(self, manager: str, document: Mapping[str, Any]) -> Document:
-        """Server-side apply with force: what ``manager`` applied before and leaves out now goes, the rest stays."""
+    def apply(self, manager: str, document: Mapping[str, Any], *, force: bool = True) -> Document:
+        """Server-side apply: what ``manager`` applied before and leaves out now goes, the rest stays.
+
+        Without ``force`` it is refused where another manager set a field to another value.
+        """
         key = _key(document)
         self._served(key.kind)
+        uid = document["metadata"].get("uid")
         if (current := self.objects.get(key)) is None:
+            if uid is not None:
+                raise ApiError(409, f"uid mismatch: {uid}, and no existing object was found", "Conflict")
             return self.create(manager, document)
+        if uid not in (None, current["metadata"]["uid"]):
+            raise ApiError(422, f"metadata.uid: Invalid value: {uid}: field is immutable", "UidChanged")
+        others = [applied for other, applied in self.applied[key].items() if other != manager]
+        if not force and any(_contradicts(document, applied) for applied in others):
+            raise ApiError(409, f"Apply failed with conflicts: {key.name} is another manager's", "Conflict")
         wanted = clone(current)
         _prune(wanted, self.applied[key].get(manager, {}), document)
         _merge(wanted, document, self.applied[key].get(manager, {}))
@@ -289,6 +312,15 @@ def _merge(target: Document, source: Mapping[str, Any], before: Mapping[str, Any
             target[name] = clone(value)
 
 
+def _contradicts(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        return any(
+            ours[name] != theirs[name] if name in _ATOMIC else _contradicts(ours[name], theirs[name])
+            for name in ours.keys() & theirs.keys()
+        )
+    return bool(ours != theirs)
+
+
 def _merge_ports(found: list[Document], wanted: list[Document], before: list[Document]) -> list[Document]:
     """A Service's ports are a map by port: one that somebody else added stays."""
     ours = {port["port"] for port in [*wanted, *before]}
@@ -306,7 +338,9 @@ def _patch_one(document: Document, operation: Mapping[str, Any]) -> None:
         at: Any = last if isinstance(target, dict) else len(target) if last == "-" else int(last)
         match operation["op"]:
             case "test" if target[at] != operation["value"]:
-                raise ApiError(422, f"the server rejected our request: test of {operation['path']} failed", "Invalid")
+                raise ApiError(
+                    422, f"the server rejected our request: test of {operation['path']} failed", "PatchFailed"
+                )
             case "test":
                 return
             case "remove":
@@ -319,7 +353,7 @@ def _patch_one(document: Document, operation: Mapping[str, Any]) -> None:
             case "add":
                 target[at] = clone(operation["value"])
     except (KeyError, IndexError):
-        raise ApiError(422, f"the server rejected our request: no {operation['path']}", "Invalid") from None
+        raise ApiError(422, f"the server rejected our request: no {operation['path']}", "PatchFailed") from None
 
 
 def _merge_patch(target: Document, patch: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from octavo_api.status import Status
 from octavo_operator import names
 from octavo_operator.defaults import Defaults
 from octavo_operator.observed import Key
+from octavo_operator.ownership import needed
 from octavo_operator.placement import Place, place
 from octavo_operator.spec_hash import spec_hash
 
@@ -240,6 +241,11 @@ class Resting:
                 missing.append(reference.name)
         return missing
 
+    def _needs_foreign(self) -> bool:
+        theirs = set(self.world.theirs.values())
+        wanted = needed(self.key, self.deployment)
+        return any(ObjectKey(kind.kind, self.key.namespace, name) in theirs for kind, name in wanted)
+
     def _not_ready(self) -> None:
         if self.conditions.get("Ready", {}).get("status") == "True":
             self.wrong("Ready, though it is not")
@@ -284,6 +290,11 @@ class Resting:
         if self._missing_secrets():
             self.expect("SpecValid", "False", "SecretNotFound")
             self.expect("Ready", "False")
+            return
+        if self._needs_foreign():
+            self.expect("SpecValid", "False", "ObjectNameConflict")
+            self.expect("Stalled", "True", "ObjectNameConflict")
+            self.expect("Ready", "False", "ObjectNameConflict")
             return
         if not world.kuberay.installed:
             self.expect("RayClusterReady", "False", "KubeRayNotInstalled")

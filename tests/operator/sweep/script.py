@@ -31,6 +31,8 @@ class Verb(StrEnum):
     FOREIGN_SET = "a foreign application appears or changes"
     FOREIGN_GONE = "a foreign application goes"
     FOREIGN_SAME_NAME = "a foreign application takes our name"
+    FOREIGN_OBJECT = "somebody makes an object of a name that we need"
+    FOREIGN_OBJECT_GONE = "somebody deletes their object of that name"
     DELETE_CLUSTER = "RayCluster deleted by hand"
     DELETE_CHILD = "a child deleted by hand"
     EDIT_CHILD = "a child edited by hand"

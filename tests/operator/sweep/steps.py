@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from octavo_operator.names import HASH_LABEL
+from octavo_operator.names import DEPLOYMENT_LABEL, HASH_LABEL
 
 from .apiserver import Document, ObjectKey
 from .faults import Fault, Faults
@@ -156,6 +156,11 @@ class Actor:
                 world.set_foreign(rng.choice(("cart", "till")), None)
             case Verb.FOREIGN_SAME_NAME:
                 self._take_name(namespace, name)
+            case Verb.FOREIGN_OBJECT:
+                kind, suffix = rng.choice(_NEEDED)
+                world.take_name(ObjectKey(kind, namespace, name + suffix), replace=rng.random() < 0.5)
+            case Verb.FOREIGN_OBJECT_GONE:
+                world.give_names_back()
             case Verb.DELETE_CLUSTER:
                 world.delete_child("RayCluster", namespace, name)
             case Verb.DELETE_CHILD:
@@ -256,12 +261,19 @@ def _owner(document: Document) -> None:
     document["metadata"]["ownerReferences"] = []
 
 
+def _unlabelled(document: Document) -> None:
+    del document["metadata"]["labels"][DEPLOYMENT_LABEL]
+
+
+_NEEDED = (("Service", ""), ("Secret", "-ray-token"), ("PodDisruptionBudget", "-engine"), ("NetworkPolicy", "-ray"))
+"""Kinds, and how the names of what is needed begin with the deployment's and end."""
 _EDITS: tuple[tuple[str, Callable[[Document], None]], ...] = (
     ("Service", _selector),
     ("Service", _ports),
     ("Service", _more_ports),
     ("Service", _labels),
     ("Service", _owner),
+    ("Service", _unlabelled),
     ("PodDisruptionBudget", _budget),
     ("RayCluster", _bounds),
     ("RayCluster", _labels),

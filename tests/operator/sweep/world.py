@@ -34,6 +34,9 @@ class World:
         self.shared = Ray(self.timeline, self.rng, EXTERNAL, self._anywhere)
         self.foreign: dict[str, Document] = {}
         """Applications of somebody else on the shared Ray, as they must be."""
+        self.theirs: dict[str, ObjectKey] = {}
+        """By uid: objects of somebody else that have a name which a deployment needs."""
+        self.api.watchers.append(self._check_theirs)
         self.specs: dict[tuple[str, str], Document] = {}
         """By namespace and name: the spec that the user wants, None once it was deleted."""
         self.log: list[str] = []
@@ -88,6 +91,7 @@ class World:
         self.say("heal")
         self.kuberay.install()
         self.kuberay.make_room()
+        self.give_names_back()
         for namespace in list(self.api.namespaces):
             self.make_secret(namespace, "keys", ("api-keys",))
             self.make_secret(namespace, "ray-token", ("auth_token",))
@@ -133,6 +137,34 @@ class World:
             metadata = {"namespace": namespace, "name": name}
             data = dict.fromkeys(keys, "c2VjcmV0")
             self.api.create("user", {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+
+    # Other people
+
+    def take_name(self, key: ObjectKey, *, replace: bool = False) -> None:
+        """Somebody makes an object of their own, unless there is one; ``replace``: ours is deleted by hand first."""
+        self.make_namespace(key.namespace)
+        if replace and key in self.api.objects and key not in self.theirs.values():
+            self.api.delete(*key)
+        if key in self.api.objects or self.api.namespaces[key.namespace]:
+            return
+        metadata = {"namespace": key.namespace, "name": key.name, "labels": {"app": "theirs"}}
+        made = self.api.create("somebody", {"kind": key.kind, "metadata": metadata, **clone(_THEIRS[key.kind])})
+        self.theirs[made["metadata"]["uid"]] = key
+
+    def give_names_back(self) -> None:
+        for key in list(self.theirs.values()):
+            self.theirs = {uid: other for uid, other in self.theirs.items() if other != key}
+            if key in self.api.objects:
+                self.api.delete(*key)
+
+    def _check_theirs(self, change: str, document: Document) -> None:
+        """What is not the operator's is never changed nor deleted, but goes with its namespace."""
+        metadata = document["metadata"]
+        if change == "ADDED" or metadata.get("uid") not in self.theirs or document["kind"] == "EndpointSlice":
+            return
+        if self.api.namespaces.get(metadata["namespace"]) is False:
+            self.violated(f"{document['kind']} {metadata['name']} of somebody else was {change.lower()}")
+        self.theirs.pop(metadata["uid"])
 
     # Misfortune
 
@@ -228,6 +260,14 @@ class World:
         for name, found in self.shared.applications.items():
             if found.config.get("import_path") == FOREIGN_IMPORT and name not in self.foreign and not found.deleting:
                 self.violated(f"foreign application {name} came back")
+
+
+_THEIRS: dict[str, Document] = {
+    "Service": {"spec": {"ports": [{"name": "web", "port": 80}], "selector": {"app": "theirs"}}},
+    "Secret": {"data": {"password": "c2VjcmV0"}},
+    "PodDisruptionBudget": {"spec": {"minAvailable": 7, "selector": {"matchLabels": {"app": "theirs"}}}},
+    "NetworkPolicy": {"spec": {"podSelector": {"matchLabels": {"app": "theirs"}}}},
+}
 
 
 def foreign_application(name: str, version: int) -> Document:

@@ -1,0 +1,79 @@
+"""The Ray that somebody else runs, where a deployment names one, and the token that its Ray asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator import names
+from octavo_operator.kube import Kube
+from octavo_operator.observed import Key, Resource
+from octavo_operator.placement import address_of
+
+AUTH_TOKEN_KEY = "auth_token"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalRay:
+    """``token`` names a Secret and its key."""
+
+    address: str
+    token: tuple[str, str] | None
+
+
+def external_ray(resource: Resource) -> ExternalRay | None:
+    """Returns the Ray that somebody else runs, None in managed mode.
+
+    Read from the raw document: a deployment whose spec this version does not understand can be deleted as well.
+    """
+    found: Any = (resource.document.get("spec") or {}).get("rayCluster") or {}
+    external = found.get("external") if isinstance(found, Mapping) else None
+    if not isinstance(external, Mapping) or not isinstance(url := external.get("dashboardURL"), str):
+        return None
+    reference = external.get("authSecretRef")
+    if not isinstance(reference, Mapping) or not isinstance(name := reference.get("name"), str):
+        return ExternalRay(address_of(url), None)
+    return ExternalRay(address_of(url), (name, str(reference.get("key") or AUTH_TOKEN_KEY)))
+
+
+class RayTokens:
+    """Reads the token at each use.
+
+    Of an external Ray the last one is remembered for the deployment's own deletion: a namespace that goes takes its
+    Secrets in any order. It goes to that address only, is written nowhere, and a restart forgets it.
+    """
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._last: dict[Key, tuple[str, ExternalRay, str]] = {}
+        """With the deployment's uid and the Ray that it was for."""
+
+    async def of(self, resource: Resource) -> str | None:
+        """Returns None where no token is sent or none is there."""
+        key, external = resource.key, external_ray(resource)
+        if external is None:
+            return await self._read(key, names.token_secret(key), AUTH_TOKEN_KEY)
+        if external.token is None:
+            return None
+        token = await self._read(key, *external.token)
+        if token is not None:
+            self._last[key] = resource.uid, external, token
+        elif resource.deleted_at is not None and key in self._last:
+            uid, ray, last = self._last[key]
+            return last if (uid, ray) == (resource.uid, external) else None
+        return token
+
+    def forget(self, key: Key) -> None:
+        self._last.pop(key, None)
+
+    async def _read(self, key: Key, secret: str, value: str) -> str | None:
+        found = await self._kube.secret_value(key.namespace, secret, value)
+        return None if found is None else _header_value(found)
+
+
+def _header_value(value: bytes) -> str | None:
+    """A token with a line break at its end is the commonest slip; one that no header can carry is none."""
+    try:
+        text = value.decode("ascii").strip()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() and text else None
