@@ -13,7 +13,7 @@ from octavo_operator.actions import Delete, PatchCluster, PatchService
 from octavo_operator.concurrent import together
 from octavo_operator.kinds import Kind
 from octavo_operator.kube_api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
-from octavo_operator.kube_errors import Conflict, KindMissing, NamespaceTerminating, NotFound
+from octavo_operator.kube_errors import Conflict, Forbidden, KindMissing, NamespaceTerminating, NotFound, Rejected
 from octavo_operator.observed import Key, Resource
 
 _PAGE = 500
@@ -192,6 +192,12 @@ class Kube:
             await self._api.call("POST", kinds.EVENT.path(namespace), query={"dryRun": "All"}, body=body)
         except NamespaceTerminating:
             return True
+        except (
+            Forbidden,
+            Rejected,
+            Conflict,
+        ):  # whoever refuses it for another reason keeps no deletion from its deadline
+            return False
         return False
 
     async def apply_event(self, namespace: str, document: Mapping[str, Any]) -> None:
