@@ -192,12 +192,8 @@ class Kube:
             await self._api.call("POST", kinds.EVENT.path(namespace), query={"dryRun": "All"}, body=body)
         except NamespaceTerminating:
             return True
-        except (
-            Forbidden,
-            Rejected,
-            Conflict,
-        ):  # whoever refuses it for another reason keeps no deletion from its deadline
-            return False
+        except (Forbidden, Rejected, Conflict):
+            pass  # whoever refuses it for another reason keeps no deletion from its deadline
         return False
 
     async def apply_event(self, namespace: str, document: Mapping[str, Any]) -> None:
