@@ -2,8 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
 
 # torch's threads wait for one another by spinning: where tests run side by side, one that gets no core holds up the
 # other for whole time slices, and small models take fifty times as long. Set before anything imports torch; engines
@@ -18,3 +22,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not OPERATOR.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.operator)
+
+
+TOGETHER = {"tests/kernels/": "kernels", "tests/engine/runner/": "kernels"}
+"""Folders that go to one process as a whole: each process compiles the kernels anew."""
+APART = ("tests/operator/test_fault_sweep.py::",)
+"""Files whose tests share nothing and take long: they are dealt out one by one."""
+
+
+# Not by the mark xdist_group: under pytest 9.2 pytest-xdist 3.8 passes over it in silence.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> "LoadFileScheduling | None":
+    """Deals out whole files, so that what the tests of one share is made once."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(APART):
+                return nodeid
+            groups = [group for folder, group in TOGETHER.items() if nodeid.startswith(folder)]
+            return groups[0] if groups else super()._split_scope(nodeid)
+
+    return Scheduling(config)

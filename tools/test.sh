@@ -14,6 +14,9 @@ declare -A selection=(
   [model]="model and not ray"
   [ray]="ray"
 )
+# What is named or left out by folder need not be imported to be left out by its mark.
+operator=(tests/operator tests/helm tests/manifests tests/images)
+declare -A folders=([fast]="${operator[*]/#/--ignore=}" [operator]="${operator[*]}")
 declare -A workers=([fast]="$(nproc)" [operator]="$(nproc)" [model]=0 [ray]=0)
 tiers=("${@:-fast operator model ray}")
 read -ra tiers <<<"${tiers[*]}"
@@ -26,7 +29,8 @@ for tier in "${tiers[@]}"; do
   fi
   echo "== tier $tier: ${selection[$tier]}"
   began=$SECONDS
-  .venv/bin/python -m pytest -q -m "${selection[$tier]}" -n "${workers[$tier]}" --dist=loadgroup \
+  # shellcheck disable=SC2086 # words, not one
+  .venv/bin/python -m pytest ${folders[$tier]:-} -q -m "${selection[$tier]}" -n "${workers[$tier]}" --dist=loadfile \
     --durations=5 --durations-min=2
   status=$?
   report+=("tier $tier: $((SECONDS - began)) s, exit status $status")

@@ -18,8 +18,6 @@ from octavo_cli.chat import Answer, Endpoint
 
 TIMEOUT_S = 30.0
 
-# They share one endpoint.
-pytestmark = pytest.mark.xdist_group("chat")
 STATISTICS = re.compile(r"(\d+) prompt tokens \((\d+) cached\) · (\d+) tokens · first after")
 
 

@@ -3,8 +3,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 SEQUENCES = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 300)), min_size=1, max_size=4)
 LAYOUTS = st.sampled_from([(6, 2, 64, 16), (4, 4, 80, 32), (8, 1, 128, 16), (3, 1, 40, 16), (10, 2, 96, 64)])
 

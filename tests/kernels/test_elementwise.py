@@ -3,8 +3,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 ROWS, WIDTHS = st.integers(1, 70), st.sampled_from([8, 24, 64, 96, 576])
 SEEDS = st.integers(0, 2**31)
 

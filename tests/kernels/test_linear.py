@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from octavo_kernels.cpu import CpuKernels, onednn
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 200), st.integers(1, 200))
 
 

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from octavo_kernels.cpu import random as cpu_random
 from octavo_kernels.philox import gumbel, philox4x32, random_words
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 ONES = 0xFFFFFFFF
 GOLDEN = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

@@ -7,8 +7,6 @@ import pytest
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.pool import ThreadPool, job, launch
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 
 @jit()
 def _count(out, amount, chunk):

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from octavo_kernels import LogitsPenalties, SamplingBatch
 from octavo_kernels.reference import keep_likely
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 MINUS_INFINITY = -math.inf
 
 

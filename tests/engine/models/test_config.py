@@ -77,7 +77,7 @@ def test_rope_in_the_form_of_transformers_4_and_5_is_the_same():
         {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.5, "original_max_position_embeddings": 4096},
     ],
 )
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 def test_frequencies_are_those_of_transformers(parameters, head_dim):
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -136,7 +136,7 @@ def test_windows_by_layer():
     assert read(**qwen, use_sliding_window=True, layer_types=kinds).sliding_windows == (64, None, None)
 
 
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 def test_a_saved_configuration_is_read(tmp_path):
     import transformers
 
@@ -146,7 +146,7 @@ def test_a_saved_configuration_is_read(tmp_path):
     assert (config.vocab_size, config.qkv_bias, config.eos_token_ids) == (99, True, {1, 2})
 
 
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 def test_the_tokenizers_end_of_text_ends_an_answer_too(tmp_path):
     import transformers
 

@@ -4,7 +4,7 @@ import random
 import pytest
 import torch
 
-pytestmark = pytest.mark.xdist_group("transformers")
+pytestmark = pytest.mark.model
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -7,8 +7,6 @@ from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import BlockCopy, RowJoin, RowWork, StepPlan
 from octavo_engine.runner.sampler import NOT_FINITE
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=8)
 
 

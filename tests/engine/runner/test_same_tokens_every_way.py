@@ -7,8 +7,6 @@ import torch
 
 from octavo_api.sampling import SamplingParams
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 WAYS = [("reference", torch.float32), ("cpu", torch.float32), ("cpu", torch.bfloat16)]
 
 

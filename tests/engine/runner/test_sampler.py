@@ -16,8 +16,6 @@ from octavo_engine.runner.rows import Rows
 from octavo_engine.runner.sampler import NOT_FINITE, Sampler
 from octavo_kernels.philox import gumbel, random_words
 
-pytestmark = pytest.mark.xdist_group("kernels")
-
 VOCABULARY = 24
 EOS = 3
 

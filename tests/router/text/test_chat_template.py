@@ -127,7 +127,7 @@ def ours(template: str, messages: Any, **kwargs: Any) -> str:
     return chat.render(messages, add_generation_prompt=add_generation_prompt, template_kwargs=kwargs)
 
 
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -137,7 +137,7 @@ def test_renders_what_transformers_renders(template, conversation, add_generatio
     assert ours(TEMPLATES[template], messages, add_generation_prompt=add_generation_prompt) == expected
 
 
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 def test_tools_and_other_arguments_reach_the_template() -> None:
     messages = CONVERSATIONS["one"]
     expected = theirs(LLAMA31, messages, add_generation_prompt=True, tools=TOOLS, date_string="today")
@@ -169,7 +169,7 @@ def test_parts_become_lines_where_a_template_takes_strings(template) -> None:
     assert ours(template, PARTS) == ours(template, [{"role": "user", "content": "one\ntwo"}])
 
 
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 @pytest.mark.parametrize("template", [GEMMA, PARTS_ONLY])
 def test_parts_stay_parts_where_a_template_takes_them(template) -> None:
     assert ours(template, PARTS) == theirs(template, PARTS, add_generation_prompt=True)

@@ -70,7 +70,7 @@ def test_limits_of_a_nested_text_config(folder: Path) -> None:
     assert (text.vocab_size, text.max_position_embeddings) == (700, 99)
 
 
-@pytest.mark.xdist_group("transformers")
+@pytest.mark.model
 async def test_folder_encodes_as_transformers_does(folder: Path, hostile: list[str]) -> None:
     from transformers import PreTrainedTokenizerFast
 
