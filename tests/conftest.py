@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
 # torch's threads wait for one another by spinning: where tests run side by side, one that gets no core holds up the
@@ -24,15 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.operator)
 
 
-TOGETHER = {"tests/kernels/": "kernels", "tests/engine/runner/": "kernels"}
-"""Folders that go to one process as a whole: each process compiles the kernels anew."""
+TOGETHER = ("tests/kernels/", "tests/engine/runner/")
+"""Folders whose tests all go to one process: each process compiles the kernels anew."""
 APART = ("tests/operator/test_fault_sweep.py::",)
 """Files whose tests share nothing and take long: they are dealt out one by one."""
 
 
 # Not by the mark xdist_group: under pytest 9.2 pytest-xdist 3.8 passes over it in silence.
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> "LoadFileScheduling | None":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
     """Deals out whole files, so that what the tests of one share is made once."""
     if config.getvalue("dist") != "loadfile":
         return None
@@ -42,7 +43,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> "LoadFileScheduling | 
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(APART):
                 return nodeid
-            groups = [group for folder, group in TOGETHER.items() if nodeid.startswith(folder)]
-            return groups[0] if groups else super()._split_scope(nodeid)
+            return "together" if nodeid.startswith(TOGETHER) else super()._split_scope(nodeid)
 
-    return Scheduling(config)
+    return Scheduling(config, log)

@@ -35,7 +35,7 @@ def requests(seed: int, count: int = 8, n: int = 1):
 @pytest.mark.parametrize("n", [1, 3])
 def test_random_plans_give_the_tokens_of_a_run_alone(backend, dtype, depth, n, make_runner, play):
     runner = make_runner(backend, dtype)
-    for seed in range(3):
+    for seed in range(3 if backend == "cpu" else 1):  # the reference is slow, and its kernels are not what is shipped
         wanted = requests(seed, n=n)
         alone = {
             (number, choice): sequence
