@@ -51,6 +51,11 @@ _LEFT_OUT = (
         lambda spec: spec.rollout.strategy is not RolloutStrategy.IN_PLACE,
         "is about changes of a running cluster",
     ),
+    _Field(
+        "rollout.maxSurgePercent",
+        lambda spec: "max_surge_percent" in spec.rollout.model_fields_set,
+        "all engines share this machine, and an old one stops before a new one starts",
+    ),
     _Field("endpoint.service", lambda spec: bool(spec.endpoint.service.model_fields_set), "is about Kubernetes"),
     _Field(
         "endpoint.tlsSecretRef",
