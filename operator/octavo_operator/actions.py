@@ -7,10 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a whole intended object.
+    """Server-side apply of a whole intended object, with the operator as forcing field manager.
 
-    With the ``uid`` of the one that is there the operator is the forcing field manager; it fails where that one is gone
-    or replaced. Without, the object is made, and one that somebody made meanwhile is a conflict.
+    To the one of ``uid``: it fails where that is gone or replaced. Without a uid the object is made, and one that
+    somebody made meanwhile is a conflict.
     """
 
     document: Mapping[str, Any]

@@ -127,15 +127,19 @@ class Kube:
         return None if found is None else _trimmed(found)
 
     async def apply(self, namespace: str, document: Mapping[str, Any], uid: str = "") -> None:
-        """Server-side apply of a whole intended object; what others own in it stays.
+        """Makes the object, or applies it whole to that of ``uid``; what others own in that stays.
 
-        Changes the object of ``uid``, or makes one where that is empty. Raises ``Conflict`` where another object has
-        the name: nothing is ever forced upon one that this operator has not seen to be its own.
+        Raises ``Conflict`` where another object has the name: nothing is forced upon one that was not seen to be ours.
         """
-        kind = kinds.kind_of_document(document)
-        if uid:
-            document = {**document, "metadata": {**document["metadata"], "uid": uid}}
-        await self._apply(kind, namespace, document, force=bool(uid))
+        kind, metadata = kinds.kind_of_document(document), document["metadata"]
+        if not uid:
+            applied = kind in kinds.LISTED_CHILDREN
+            # What is created is never pruned by a later apply, and of annotations the spec may take some away.
+            bare = {name: value for name, value in metadata.items() if not applied or name != "annotations"}
+            uid = (await self._create(kind, namespace, {**document, "metadata": bare}))["metadata"]["uid"]
+            if not applied:
+                return
+        await self._apply(kind, namespace, {**document, "metadata": {**metadata, "uid": uid}})
 
     async def patch_cluster(self, namespace: str, patch: PatchCluster) -> None:
         """Raises ``Conflict`` where one of the patch's tests fails, ``NotFound`` where the cluster is gone."""
@@ -149,9 +153,7 @@ class Kube:
         """Creates a Secret with a random value for each key; raises ``Conflict`` where one of that name exists."""
         kind = kinds.kind_of_document(document)
         values = {key: secrets.token_urlsafe(_SECRET_BYTES) for key in keys}
-        query = {"fieldManager": names.FIELD_MANAGER}
-        body = {**document, "stringData": values}
-        await self._api.call("POST", kind.path(namespace), query=query, body=body)
+        await self._create(kind, namespace, {**document, "stringData": values})
 
     async def delete(self, namespace: str, delete: Delete) -> None:
         """Deletes in the background; nothing where it is gone or another object has its name."""
@@ -197,7 +199,7 @@ class Kube:
         return False
 
     async def apply_event(self, namespace: str, document: Mapping[str, Any]) -> None:
-        await self._apply(kinds.EVENT, namespace, document, force=True)
+        await self._apply(kinds.EVENT, namespace, document)
 
     async def _json_patch(self, kind: Kind, namespace: str, patch: PatchCluster | PatchService) -> None:
         query = {"fieldManager": names.FIELD_MANAGER}
@@ -205,9 +207,13 @@ class Kube:
         path = kind.path(namespace, patch.name)
         await self._api.call("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
 
-    async def _apply(self, kind: Kind, namespace: str, document: Mapping[str, Any], *, force: bool) -> None:
+    async def _create(self, kind: Kind, namespace: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        query = {"fieldManager": names.FIELD_MANAGER}
+        return await self._api.call("POST", kind.path(namespace), query=query, body=dict(document))
+
+    async def _apply(self, kind: Kind, namespace: str, document: Mapping[str, Any]) -> None:
         path = kind.path(namespace, document["metadata"]["name"])
-        query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"}
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
         await self._api.call("PATCH", path, query=query, body=dict(document), content_type=APPLY_PATCH)
 
     async def _patch(self, resource: Resource, patch: Mapping[str, Any], subresource: str = "") -> Resource:

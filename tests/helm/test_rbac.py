@@ -59,7 +59,7 @@ class Recorder:
         self.asked |= {(verb, group, f"{plural}/{subresource}" if subresource else plural) for verb in verbs}
         if name and method == "GET" and plural != names.PLURAL:
             raise NotFound("nothing here")
-        return RESOURCE if name else {"items": []}
+        return RESOURCE if name or method == "POST" else {"items": []}
 
 
 RESOURCE: Document = {

@@ -250,7 +250,8 @@ class FakeApiServer:
                 return self.api.create(manager, made, dry_run=query.get("dryRun") == "All")
             case "patch", "application/apply-patch+yaml":
                 metadata = {**body["metadata"], "namespace": call.namespace}
-                return self.api.apply(manager, {**body, "metadata": metadata}, force=query.get("force") == "true")
+                assert query.get("force") == "true"
+                return self.api.apply(manager, {**body, "metadata": metadata})
             case "patch", "application/merge-patch+json":
                 return self.api.merge_patch(key, body, status=call.subresource == "status")
             case "patch", "application/json-patch+json":

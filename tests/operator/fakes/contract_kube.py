@@ -163,16 +163,20 @@ class KubeContract:
 
     async def test_an_applied_object_is_made_changed_and_left_alone(self, target, kube, api, name):
         path = kinds.SERVICE.path(target.namespace, name)
-        await kube.apply(target.namespace, service(name, colour="red"))
+        intended = service(name)
+        intended["metadata"]["annotations"] = {"colour": "red"}
+        await kube.apply(target.namespace, intended)
         made = await api.call("GET", path)
-        assert made["metadata"]["labels"]["colour"] == "red"
-        await kube.apply(target.namespace, service(name, colour="red"))
+        assert made["metadata"]["annotations"] == {"colour": "red"}
+        await kube.apply(target.namespace, intended, made["metadata"]["uid"])
         again = await api.call("GET", path)
         assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-        await kube.apply(target.namespace, service(name, port=8001), made["metadata"]["uid"])
+        del intended["metadata"]["annotations"]
+        intended["spec"]["selector"] = {"app": "other"}
+        await kube.apply(target.namespace, intended, made["metadata"]["uid"])
         changed = await api.call("GET", path)
-        assert [port["port"] for port in changed["spec"]["ports"]] == [8001]
-        assert "colour" not in changed["metadata"]["labels"], "what is left out of an apply goes"
+        assert changed["spec"]["selector"] == {"app": "other"}
+        assert "annotations" not in changed["metadata"], "an annotation that is left out of an apply goes"
         assert changed["metadata"]["uid"] == made["metadata"]["uid"]
 
     async def test_an_apply_takes_its_fields_back_and_leaves_those_of_others(self, target, kube, api, name):
@@ -199,7 +203,7 @@ class KubeContract:
             ),
             (
                 kinds.NETWORK_POLICY,
-                {"podSelector": {}, "policyTypes": ["Ingress"]},
+                {"podSelector": {}, "policyTypes": ["Ingress"]},  # in nothing contrary to ours
                 {"podSelector": {"matchLabels": {"ours": "yes"}}, "policyTypes": ["Ingress"]},
             ),
         ],

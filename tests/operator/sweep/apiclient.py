@@ -130,7 +130,8 @@ class ApiClient:
                 return api.create("octavo-operator", made, dry_run=query.get("dryRun") == "All")
             case "PATCH", "application/apply-patch+yaml":
                 assert subresource == ""
-                return api.apply(query["fieldManager"], body, force=query["force"] == "true")
+                assert query.get("force") == "true"
+                return api.apply(query["fieldManager"], body)
             case "PATCH", "application/merge-patch+json":
                 return api.merge_patch(key, body, status=subresource == "status")
             case "PATCH", "application/json-patch+json":

@@ -83,6 +83,10 @@ class ApiServer:
     # Writing
 
     def create(self, manager: str, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:
+        """What is created and not applied is another manager's for later applies, of whatever name."""
+        return self._create(f"{manager} by create", document, dry_run=dry_run)
+
+    def _create(self, manager: str, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:
         key = _key(document)
         self._served(key.kind)
         if key in self.objects:
@@ -110,26 +114,22 @@ class ApiServer:
         self._tell("ADDED", created)
         return clone(created)
 
-    def apply(self, manager: str, document: Mapping[str, Any], *, force: bool = True) -> Document:
-        """Server-side apply: what ``manager`` applied before and leaves out now goes, the rest stays.
-
-        Without ``force`` it is refused where another manager set a field to another value.
-        """
+    def apply(self, manager: str, document: Mapping[str, Any]) -> Document:
+        """Server-side apply with force: what ``manager`` alone has, and leaves out now, goes; the rest stays."""
         key = _key(document)
         self._served(key.kind)
         uid = document["metadata"].get("uid")
         if (current := self.objects.get(key)) is None:
             if uid is not None:
                 raise ApiError(409, f"uid mismatch: {uid}, and no existing object was found", "Conflict")
-            return self.create(manager, document)
+            return self._create(manager, document)
         if uid not in (None, current["metadata"]["uid"]):
             raise ApiError(422, f"metadata.uid: Invalid value: {uid}: field is immutable", "UidChanged")
-        others = [applied for other, applied in self.applied[key].items() if other != manager]
-        if not force and any(_contradicts(document, applied) for applied in others):
-            raise ApiError(409, f"Apply failed with conflicts: {key.name} is another manager's", "Conflict")
-        wanted = clone(current)
-        _prune(wanted, self.applied[key].get(manager, {}), document)
-        _merge(wanted, document, self.applied[key].get(manager, {}))
+        wanted, before = clone(current), self.applied[key].get(manager, {})
+        for other, applied in self.applied[key].items():
+            before = before if other == manager else _without(before, applied)
+        _prune(wanted, before, document)
+        _merge(wanted, document, before)
         self.applied[key][manager] = clone(document)
         return self._store(key, wanted)
 
@@ -302,7 +302,7 @@ def _labelled(document: Document, labels: Mapping[str, str]) -> bool:
 
 
 def _merge(target: Document, source: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """``before`` is what the same manager applied last."""
+    """``before`` is what the same manager applied last, and no other has."""
     for name, value in source.items():
         if name == "ports" and isinstance(target.get(name), list):
             target[name] = _merge_ports(target[name], value, before.get(name) or [])
@@ -312,13 +312,18 @@ def _merge(target: Document, source: Mapping[str, Any], before: Mapping[str, Any
             target[name] = clone(value)
 
 
-def _contradicts(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        return any(
-            ours[name] != theirs[name] if name in _ATOMIC else _contradicts(ours[name], theirs[name])
-            for name in ours.keys() & theirs.keys()
-        )
-    return bool(ours != theirs)
+def _without(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Document:
+    """Returns what of an applied object no other manager has as well."""
+    alone: Document = {}
+    for name, value in ours.items():
+        if isinstance(value, Mapping) and isinstance(theirs.get(name), Mapping):
+            alone[name] = _without(value, theirs[name])
+        elif name == "ports" and isinstance(theirs.get(name), list):
+            known = {port["port"] for port in theirs[name] if isinstance(port, Mapping)}
+            alone[name] = [port for port in value if port["port"] not in known]
+        elif name not in theirs:
+            alone[name] = value
+    return alone
 
 
 def _merge_ports(found: list[Document], wanted: list[Document], before: list[Document]) -> list[Document]:

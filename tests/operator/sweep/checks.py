@@ -330,7 +330,8 @@ class Resting:
 
     def _check_children(self, cluster: RunningCluster, broken: bool) -> None:
         namespace, spec = self.key.namespace, self.deployment.spec
-        objects = self.world.api.objects
+        theirs = set(self.world.theirs.values())  # where the spec does not ask for that name
+        objects = {key: found for key, found in self.world.api.objects.items() if key not in theirs}
         service = objects.get(ObjectKey("Service", namespace, names.service(self.key)))
         if service is None:
             self.wrong("no Service")
