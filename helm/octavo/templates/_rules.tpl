@@ -1,6 +1,7 @@
 {{- /*
 What the operator may do, verb by verb: what it calls and nothing more. Secrets are read by name and never listed; it
-creates one, Ray's token. `get` on children finds what somebody else made under a name that is needed. Server-side apply asks for `patch`, and for `create` where the object is not there yet.
+creates one, Ray's token. `get` on children finds what somebody else made under a name that is needed. What is new is
+created; server-side apply asks for `patch`, and of Events, which it makes too, for `create`.
 */}}
 {{- define "octavo.rules" -}}
 - apiGroups: [serving.octavo.dev]
