@@ -148,7 +148,7 @@ def test_tokens_go_on_without_the_controller(cluster) -> None:
 def test_an_engine_that_hangs_is_replaced(cluster) -> None:
     cluster.deploy(replicas=1)
     before = cluster.replicas("Engine")[0]
-    stuck = cluster.stream(500).start()
+    stuck = cluster.stream(200).start()
     cluster.hang.touch()
     try:
         eventually(lambda: before.id not in {e.id for e in cluster.replicas("Engine")})
