@@ -83,7 +83,7 @@ class Dashboards:
         # What is no API is Serve's proxy, which is behind the address' own dashboard alone.
         path = _API + rest if found else request.path
         prefix = request.host + (prefix if found else "")
-        if request.method == "DELETE":
+        if request.method == "DELETE" and not rest:
             self._known.pop(prefix, None)
             return web.Response()
         if prefix not in self._known:

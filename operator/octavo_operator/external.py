@@ -8,7 +8,7 @@ from octavo_operator.memory import Memory
 from octavo_operator.observed import Observed, Reach, Resource
 from octavo_operator.outcome import Front, Outcome
 from octavo_operator.placement import Mode, Place
-from octavo_operator.serving import Serving, Standing
+from octavo_operator.serving import Put, Serving, Standing
 
 
 def decide(
@@ -16,6 +16,9 @@ def decide(
 ) -> Outcome:
     view = serving.look(observed.serve.get(place.address), place, memory, resource.generation)
     put = serving.decide(view, memory, resource.generation, now, same_cluster=True)
+    if blocked:
+        # What is not done is no correction.
+        put = Put(None, memory.corrections, fight=False)
     retried = not suspend and notices.retry_due(view, memory, now)
     actions: list[Action] = []
     events: list[Event] = []

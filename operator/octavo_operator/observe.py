@@ -109,9 +109,10 @@ async def _external(
         reason = f"Secret {missing[0]} with Ray's token does not exist"
         return Observed(serve={address: Serve(address, Reach.AUTH_FAILED, reason)}, missing_secrets=missing)
     token, name = await tokens.of(resource), names.external_application(key)
+    to_be_put = not leaving and deployment is not None and not deployment.spec.suspend
     try:
         async with asyncio.timeout(FORCED_S if leaving and forced(resource) else None):
-            seen = await serve.read(address, token, name, doors=not leaving)
+            seen = await serve.read(address, token, name, doors=not leaving, to_be_put=to_be_put)
     except TimeoutError:
         seen = Serve(address, Reach.UNREACHABLE, f"{address}: no answer in time")
     locked_out = bool(missing) and seen.reach is Reach.AUTH_FAILED

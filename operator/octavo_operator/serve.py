@@ -5,7 +5,6 @@
 
 import asyncio
 import json
-import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,14 +14,14 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from octavo_operator import serve_state
+from octavo_operator.importable import Importable
+from octavo_operator.jobs import RestJobs
 from octavo_operator.observed import Application, Reach, Serve
-from octavo_operator.serve_errors import AuthFailed, Incompatible, Refused, ServeError, Unreachable
+from octavo_operator.serve_errors import Incompatible, ServeError, Unreachable
 from octavo_operator.serve_merge import with_application, without_application
+from octavo_operator.serve_rest import Dashboard, RestTransport, bounded
 
-APPLICATIONS_PATH, VERSION_PATH = "/api/serve/applications/", "/api/version"
-TIMEOUT_S, CONNECT_TIMEOUT_S, DOORS_TIMEOUT_S = 30.0, 5.0, 3.0
-MOST_BYTES, MOST_DOORS_BYTES = 64 * 2**20, 65536
-_VERSION = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+-]{0,32}")
+DOORS_TIMEOUT_S, MOST_DOORS_BYTES = 3.0, 65536
 
 
 class ServeTransport(Protocol):
@@ -36,77 +35,6 @@ class ServeTransport(Protocol):
 
     async def put(self, config: Mapping[str, Any]) -> None:
         """Makes ``config`` all that is declared; returns before it runs."""
-
-
-class RestTransport:
-    """A dashboard's REST interface. Follows no redirects and shows nobody what it answers."""
-
-    def __init__(self, session: aiohttp.ClientSession, address: str, token: str | None) -> None:
-        self._session = session
-        self._address = address.rstrip("/")
-        # Ray redacts what it tells to browsers; a proxy in front may take the first header for itself.
-        self._headers = {"User-Agent": "octavo-operator", "Accept": "application/json"}
-        if token is not None:
-            bearer = f"Bearer {token}"
-            self._headers |= {"Authorization": bearer, "X-Ray-Authorization": bearer}
-
-    async def version(self) -> str:
-        answer = await self._read(VERSION_PATH)
-        version = answer.get("ray_version")
-        if not isinstance(version, str) or not _VERSION.fullmatch(version):
-            raise Unreachable(f"{self._address}: answers, but does not tell a Ray version")
-        return version
-
-    async def details(self) -> Mapping[str, Any]:
-        answer = await self._read(APPLICATIONS_PATH)
-        if not isinstance(answer.get("applications"), dict):
-            raise Unreachable(f"{self._address}: answers, but not as Ray Serve does")
-        return answer
-
-    async def put(self, config: Mapping[str, Any]) -> None:
-        await self._call("PUT", APPLICATIONS_PATH, config)
-
-    async def _read(self, path: str) -> dict[str, Any]:
-        body = await self._call("GET", path, None)
-        try:
-            answer = json.loads(body)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise Unreachable(f"{self._address}: answers, but not as a Ray dashboard does")
-        return answer
-
-    async def _call(self, method: str, path: str, body: Any) -> bytes:
-        try:
-            async with self._session.request(
-                method,
-                self._address + path,
-                headers=self._headers,
-                json=body,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
-            ) as response:
-                self._check(response.status, method)
-                return await bounded(response, MOST_BYTES)
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unreachable(f"{self._address}: {_in_words(error)}") from None
-
-    def _check(self, status: int, method: str) -> None:
-        match status:
-            case 200:
-                return
-            case 401 | 403:
-                raise AuthFailed(f"{self._address}: {status}: Ray does not accept the token, or wants one")
-            case 501:
-                raise Incompatible(f"{self._address}: this Ray has no Serve; install ray[serve] there")
-            case 404 if method == "GET":
-                raise Unreachable(f"{self._address}: 404: no Ray dashboard is there")
-            case 400 | 422:
-                raise Refused(f"{self._address}: {status}: Serve refuses the configuration; its log says why")
-            case _ if 300 <= status < 400:
-                raise Unreachable(f"{self._address}: {status}: redirects are not followed; give its own address")
-            case _:
-                raise Unreachable(f"{self._address}: {status}")
 
 
 @dataclass(slots=True)
@@ -133,12 +61,14 @@ class ServeClient:
         connect: Connect,
         *,
         session: aiohttp.ClientSession | None = None,
+        importable: Importable | None = None,
         wanted_version: str = "",
         fresh_s: float = 0.5,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._connect = connect
         self._session = session
+        self._importable = importable
         self._wanted_version = wanted_version
         self._fresh_s = fresh_s
         self._now = now or (lambda: asyncio.get_running_loop().time())
@@ -148,19 +78,29 @@ class ServeClient:
     @classmethod
     def over_http(cls, session: aiohttp.ClientSession, **options: Any) -> Self:
         """Talks to dashboards, and to the gateways behind Serve's proxy."""
-        return cls(lambda address, token: RestTransport(session, address, token), session=session, **options)
+        importable = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)))
+
+        def connect(address: str, token: str | None) -> ServeTransport:
+            return RestTransport(Dashboard(session, address, token))
+
+        return cls(connect, **{"session": session, "importable": importable, **options})
 
     def transport(self, address: str, token: str | None) -> ServeTransport:
         return self._connect(address, token)
 
-    async def read(self, address: str, token: str | None, name: str, *, doors: bool = False) -> Serve:
+    async def read(
+        self, address: str, token: str | None, name: str, *, doors: bool = False, to_be_put: bool = False
+    ) -> Serve:
         """Looks for application ``name`` at ``address``; what hinders is in the result, nothing is raised.
 
-        ``doors`` asks its gateways, through Serve's proxy, where they listen themselves.
+        For a Ray that somebody else runs: ``doors`` asks its gateways, through Serve's proxy, where they listen
+        themselves; ``to_be_put`` asks whether Octavo can be imported, where the application is not there yet.
         """
         try:
             reading = await self._reading(address, token)
         except ServeError as error:
+            if self._importable is not None and error.reach is Reach.UNREACHABLE:
+                self._importable.forget(address)
             return Serve(address=address, reach=error.reach, message=error.message)
         found = serve_state.read_application(reading.details, name)
         application = serve_state.in_words(found) if found is not None else None
@@ -175,6 +115,8 @@ class ServeClient:
             proxy_url=proxy,
         )
         if (hindrance := self._other_version(reading.version)) is not None:
+            return replace(seen, reach=Reach.INCOMPATIBLE, message=hindrance)
+        if to_be_put and (hindrance := await self._not_importable(seen, token, application)) is not None:
             return replace(seen, reach=Reach.INCOMPATIBLE, message=hindrance)
         if doors and proxy is not None and application is not None and application.status == "RUNNING":
             return replace(seen, doors=await self._doors(proxy, application))
@@ -235,6 +177,16 @@ class ServeClient:
             return f"Ray {version} runs there; this version of Octavo needs Ray {'.'.join(wanted)}"
         return None
 
+    async def _not_importable(self, seen: Serve, token: str | None, application: Application | None) -> str | None:
+        """Asks only where the application is not there: one that runs has shown it, one that does not says why."""
+        if self._importable is None:
+            return None
+        if application is None:
+            return await self._importable.hindrance(seen.address, token, seen.ray_version)
+        if application.status == "RUNNING":
+            await self._importable.seen_running(seen.address, token)
+        return None
+
     async def _doors(self, proxy: str, application: Application) -> tuple[str, ...]:
         """Gateways that cannot be asked have no doors to tell: what is served does not depend on it."""
         if self._session is None:
@@ -252,19 +204,3 @@ class ServeClient:
                 return serve_state.read_doors(json.loads(await bounded(response, MOST_DOORS_BYTES)))
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, Unreachable):
             return ()
-
-
-async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Reads a body of at most ``most`` bytes; raises ``Unreachable``."""
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(65536):
-        body += chunk
-        if len(body) > most:
-            raise Unreachable(f"{response.url.origin()}: the answer is longer than {most} bytes")
-    return bytes(body)
-
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return type(error).__name__ if not isinstance(error, OSError) else (error.strerror or type(error).__name__)

@@ -19,6 +19,8 @@ _MOST_REPLICAS = 4096
 _MESSAGE_LENGTH = 16384
 
 DECLARATIVE = "declarative"
+VERSION = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+-]{0,32}")
+"""Of a Ray."""
 
 
 def read_application(details: Mapping[str, Any], name: str) -> Application | None:

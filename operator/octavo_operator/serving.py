@@ -8,7 +8,7 @@ from typing import Any
 from octavo_api.serve_config import ENGINE, GATEWAY
 from octavo_operator.memory import Memory
 from octavo_operator.observed import Application, Deployment, Reach, Serve
-from octavo_operator.placement import INITIAL_REPLICAS, Place
+from octavo_operator.placement import INITIAL_REPLICAS, Mode, Place
 from octavo_operator.spec_hash import digest
 
 FIGHT_WINDOW_S = 600.0
@@ -79,7 +79,12 @@ class Put:
 def look(serve: Serve | None, place: Place, memory: Memory, generation: int) -> Serving:
     """Judges what ``serve`` has. A configuration that was ours in this very generation stays ours, although a newer
     operator would write it differently: an upgrade changes no configuration."""
-    if serve is None or serve.reach is not Reach.OK:
+    # Managed clusters of another Ray are not blocked by that, so nothing may be planned on what they have.
+    read = serve is not None and (
+        serve.reach is Reach.OK
+        or (serve.reach is Reach.INCOMPATIBLE and bool(serve.ray_version) and place.mode is not Mode.MANAGED)
+    )
+    if serve is None or not read:
         return Serving(Standing.UNREACHED, serve)
     application = serve.applications.get(place.name)
     if application is None:

@@ -83,6 +83,7 @@ def end_state(run: Run) -> dict[str, Any]:
     for ray in [run.world.shared, *(c.ray for c in run.world.kuberay.clusters.values() if not c.deleted)]:
         for name, application in ray.applications.items():
             state[f"{ray.address} {name}"] = canonical(application.config)
+        state[f"{ray.address} jobs"] = list(ray.jobs.known)
     return state
 
 
@@ -93,6 +94,7 @@ def test_killed_after_any_effect_the_end_is_the_same(case: str) -> None:
     assert not whole.violations, whole.report()
     effects = whole.operator.counted
     assert effects > 0 or case == "managed delete"  # which owner references do alone
+    assert not whole.world.shared.jobs.known
     for last in range(effects + 1):
         run = simulate(1, (external,), play(external, extra, change, last))
         assert not run.violations, f"killed after effect {last} of {effects}\n{run.report()}"

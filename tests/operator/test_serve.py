@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from octavo_operator.observed import Application, Deployment, Reach
-from octavo_operator.serve import MOST_BYTES, ServeClient
+from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import (
     AuthFailed,
     Incompatible,
@@ -20,6 +20,7 @@ from octavo_operator.serve_errors import (
     Unreachable,
 )
 from octavo_operator.serve_merge import with_application, without_application
+from octavo_operator.serve_rest import MOST_BYTES
 from octavo_operator.serve_state import (
     cause,
     error_of,
@@ -104,7 +105,7 @@ async def test_what_hinders_is_said_in_words_of_our_own(ray_serve, serve_client,
 
 
 async def test_a_dashboard_that_is_gone_or_hangs_is_unreachable(ray_serve, serve_client, monkeypatch):
-    monkeypatch.setattr("octavo_operator.serve.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("octavo_operator.serve_rest.TIMEOUT_S", 0.1)
     ray_serve.answers.append(Answer(200, "{}", delay=30))
     seen = await serve_client.read(ray_serve.address, None, NAME)
     assert seen.reach is Reach.UNREACHABLE
@@ -116,7 +117,7 @@ async def test_a_dashboard_that_is_gone_or_hangs_is_unreachable(ray_serve, serve
 
 
 async def test_an_endless_answer_is_not_read_to_its_end(ray_serve, serve_client, monkeypatch):
-    monkeypatch.setattr("octavo_operator.serve.MOST_BYTES", 1000)
+    monkeypatch.setattr("octavo_operator.serve_rest.MOST_BYTES", 1000)
     ray_serve.answers.append(Answer(200, "x" * 2000))
     seen = await serve_client.read(ray_serve.address, None, NAME)
     assert "longer than 1000 bytes" in seen.message

@@ -34,8 +34,13 @@ class Answer:
     times: int = 1
     method: str = ""
     """Only of this one, where given."""
+    path: str = ""
+    """Only to paths that begin with it."""
     delay: float = 0.0
     headers: Mapping[str, str] | None = None
+
+    def fits(self, request: web.Request) -> bool:
+        return self.method in ("", request.method) and request.path.startswith(self.path)
 
 
 class FakeServe:
@@ -87,7 +92,7 @@ class FakeServe:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.calls.append((request.method, request.path))
         self.headers.append(dict(request.headers))
-        answer = next((one for one in self.answers if one.times > 0 and one.method in ("", request.method)), None)
+        answer = next((one for one in self.answers if one.times > 0 and one.fits(request)), None)
         if answer is not None:
             answer.times -= 1
             await asyncio.sleep(answer.delay)
@@ -107,6 +112,8 @@ class FakeServe:
                 return self._details()
             case "PUT", "/api/serve/applications/":
                 return self._put(await request.json())
+            case method, path if path.startswith("/api/jobs/"):
+                return await self._jobs(request, method, path.removeprefix("/api/jobs/"))
             case "DELETE", _:
                 raise AssertionError("DELETE would shut Serve down for everyone")
             case _:
@@ -121,6 +128,27 @@ class FakeServe:
         if self.ray.started:
             details["http_options"] = {"host": "0.0.0.0", "port": self.port}
         return web.json_response(details)
+
+    async def _jobs(self, request: web.Request, method: str, path: str) -> web.Response:
+        jobs, (name, _, verb) = self.ray.jobs, path.partition("/")
+        if method == "POST" and not path:
+            body = await request.json()
+            # Of a job of this id Ray's agent says 400, which the head turns into an error of its own.
+            taken = jobs.submit(body["submission_id"], body["entrypoint"])
+            return web.json_response({"submission_id": body["submission_id"]}) if taken else web.Response(status=500)
+        job = jobs.find(name)
+        if job is None:
+            return web.Response(status=404, text=f"Job {name} does not exist")
+        match method, verb:
+            case "GET", "":
+                shown = {"status": job.status, "driver_exit_code": job.exit_code, "message": job.message}
+                return web.json_response({"type": "SUBMISSION", "submission_id": name, **shown})
+            case "POST", "stop":
+                return web.json_response({"stopped": jobs.stop(name)})
+            case "DELETE", "":
+                deleted = jobs.delete(name)
+                return web.json_response({"deleted": True}) if deleted else web.Response(status=500, text="Traceback")
+        return web.Response(status=405)
 
     def _put(self, body: dict[str, Any]) -> web.Response:
         counts = [one.get("num_replicas", 1) for item in body["applications"] for one in item["deployments"]]

@@ -41,6 +41,8 @@ EXTERNAL = "http://ray.example:8265"
 START = 1_800_000_000.0
 FINALIZER = "serving.octavo.dev/operator"
 DEFAULTS = Defaults(image="octavo:1", ray_version="2.60.0", operator_namespace="octavo", operator_labels={"app": "op"})
+_READ = (Reach.OK, Reach.INCOMPATIBLE)
+"""What a Ray of another version runs is seen as well."""
 
 
 @dataclass
@@ -224,7 +226,7 @@ class World:
         for address, ray in self.rays.items():
             up = self.external or any(self.address(c.name) == address and c.head_ready for c in clusters)
             if up:
-                apps = {name: app.seen(name) for name, app in ray.apps.items()} if ray.reach is Reach.OK else {}
+                apps = {name: app.seen(name) for name, app in ray.apps.items()} if ray.reach in _READ else {}
                 serve[address] = Serve(address, ray.reach, ray.message, "2.60.0", apps, "http://ray.example:8000")
         return Observed(
             namespace_terminating=self.terminating,

@@ -118,6 +118,43 @@ def test_a_ray_without_octavo_makes_the_spec_invalid_until_it_is_installed(world
     assert w.condition("Ready") == ("True", "Serving")
 
 
+def test_a_ray_that_came_back_without_octavo_serves_nothing_and_is_left_alone_until_it_has_it(world):
+    w = world(external=True)
+    w.settle()
+    w.app.run()
+    w.settle()
+    assert w.condition("Available")[0] == "True"
+    w.ray.apps.clear()
+    w.ray.reach, w.ray.message = Reach.INCOMPATIBLE, "octavo_serving cannot be imported in this Ray; install it"
+    for _ in range(5):
+        plan = w.step()
+        assert plan.actions == ()
+        assert "driftCorrections" not in plan.status
+    assert w.condition("SpecValid") == ("False", "IncompatibleRay")
+    assert w.condition("Available") == ("False", "NoEndpoints")
+    assert w.condition("ApplicationReady") == ("False", "NotDeployed")
+    w.ray.reach = Reach.OK
+    w.settle()
+    w.app.run()
+    w.settle()
+    assert w.condition("Ready") == ("True", "Serving")
+
+
+def test_what_serves_in_a_ray_of_another_version_is_seen_and_can_be_suspended(world):
+    w = world(external=True)
+    w.settle()
+    w.app.run()
+    w.settle()
+    w.ray.reach, w.ray.message = Reach.INCOMPATIBLE, "Ray 2.61.0 runs there; Octavo needs 2.60"
+    assert w.step().actions == ()
+    assert w.condition("Available")[0] == "True"
+    assert w.condition("SpecValid") == ("False", "IncompatibleRay")
+    w.ray.apps.clear()
+    w.edit(suspend=True)
+    w.step()
+    assert w.condition("Progressing") == ("False", "Suspended")
+
+
 def test_a_foreign_application_of_our_name_is_never_touched(world):
     w = world(external=True)
     add_foreign(w, "shop.qwen")

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from .apiserver import clone
 from .clock import Timeline
+from .jobs import Jobs
 
 BAD_MODEL = "hf://nobody/broken"
 """Replicas with this model never start."""
@@ -105,6 +106,7 @@ class Ray:
         """By configuration: when an application last ran all of it."""
         self.on_change: list[Callable[[], None]] = []
         self.drain_s = 3.0
+        self.jobs = Jobs(timeline, rng)
         self._rng, self._place = rng, place
         self._names = 0
         self._due: float | None = None
@@ -199,6 +201,7 @@ class Ray:
                 for replica in deployment.replicas:
                     self._release(replica)
         self.applications.clear()
+        self.jobs.lose_everything()
         self.started = False
         self._changed()
 

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from octavo_operator.importable import Importable
+from octavo_operator.jobs import Job
 from octavo_operator.observed import Application
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import AuthFailed, Refused, Unreachable
@@ -19,7 +21,7 @@ RAY_VERSION = "2.60.0"
 
 
 class Transport:
-    """Implements ``octavo_operator.serve.ServeTransport``."""
+    """Implements ``octavo_operator.serve.ServeTransport`` and ``octavo_operator.jobs.Jobs``."""
 
     def __init__(
         self, world: World, life: Life, faults: Faults, rng: random.Random, address: str, token: str | None
@@ -59,6 +61,27 @@ class Transport:
         if fault is not None:
             raise Unreachable(f"{self._address}: no answer in time")
 
+    async def find(self, submission_id: str) -> Job | None:
+        await self._travel()
+        found = self._ray().jobs.find(submission_id)
+        return None if found is None else Job(found.status, found.exit_code, found.message)
+
+    async def submit(self, submission_id: str, entrypoint: str) -> bool:
+        return await self._change(self._ray().jobs.submit, submission_id, entrypoint)
+
+    async def stop(self, submission_id: str) -> None:
+        await self._change(self._ray().jobs.stop, submission_id)
+
+    async def delete(self, submission_id: str) -> bool:
+        return await self._change(self._ray().jobs.delete, submission_id)
+
+    async def _change(self, change: Callable[..., bool], *arguments: str) -> bool:
+        """Of a job. Takes effect at once; it is the answer that travels."""
+        done = change(*arguments)
+        self._life.effect()
+        await self._travel()
+        return done
+
     async def _travel(self) -> None:
         self._life.check()
         fault = self._faults.draw()
@@ -80,7 +103,7 @@ class SweepServeClient(ServeClient):
     """The real client, whose transports and gateways' doors are the world's."""
 
     def __init__(self, world: World, life: Life, faults: Faults, rng: random.Random) -> None:
-        super().__init__(None, wanted_version=RAY_VERSION)  # type: ignore[arg-type]
+        super().__init__(self.transport, importable=Importable(self.transport), wanted_version=RAY_VERSION)
         self._world, self._life, self._faults, self._rng = world, life, faults, rng
 
     def transport(self, address: str, token: str | None) -> Transport:

@@ -1,0 +1,178 @@
+"""Whether a Ray that somebody else runs has this version of Octavo: asked before anything is put there, by a job that
+imports the application and ends."""
+
+import asyncio
+import logging
+import math
+import re
+import shlex
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo_api import __version__
+from octavo_operator.jobs import Job, Jobs
+from octavo_operator.serve_errors import ServeError
+
+_log = logging.getLogger(__name__)
+
+MODULE = "octavo_serving.app"
+"""The application's; to import it loads no torch, and starts nothing."""
+SUBMISSION_ID = f"octavo-operator-import-check-{__version__}"
+"""The same at each time, and of every operator of this version: what one that was killed left behind is found."""
+ASK_S, END_S, POLL_S, END_POLL_S = 20.0, 10.0, 0.3, 0.1
+"""Longest until the answer, and longest until the job is gone where none came."""
+AGAIN_S = 300.0
+"""How long a no counts, and that nothing could be learnt."""
+
+_MISSING, _OTHER_VERSION, _NOT_RAYS = 81, 82, 83
+_SCRIPT = f"""\
+# Octavo's operator asks whether Octavo can be imported in this Ray.
+import importlib, sys
+ray_version, series, module = sys.argv[1:]
+try:
+    import ray
+except ImportError:
+    sys.exit({_NOT_RAYS})
+if ray.__version__ != ray_version:
+    sys.exit({_NOT_RAYS})
+try:
+    from octavo_api import __version__ as version
+    if version.split(".")[:2] == series.split("."):
+        importlib.import_module(module)
+        sys.exit(0)
+except ModuleNotFoundError as error:
+    print("octavo: missing", error.name)
+    sys.exit({_MISSING})
+print("octavo: version", version)
+sys.exit({_OTHER_VERSION})
+"""
+_SAID_MISSING = re.compile(r"^octavo: missing ([A-Za-z_][A-Za-z0-9_.]{0,99})$", re.MULTILINE)
+_SAID_VERSION = re.compile(r"^octavo: version ([0-9][0-9A-Za-z.+-]{0,32})$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    hindrance: str | None
+    until: float
+
+
+class Importable:
+    """Remembers what each Ray answered, so that one job answers for every deployment there.
+
+    What cannot be learnt, because Ray's Jobs interface is closed, late or answers otherwise, is no hindrance: Serve
+    finds it out when it builds the application.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str, str | None], Jobs],
+        *,
+        module: str = MODULE,
+        version: str = __version__,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._connect = connect
+        self._module = module
+        self._version = version
+        self._now = now or (lambda: asyncio.get_running_loop().time())
+        self._known: dict[str, _Known] = {}
+        self._left: set[str] = set()
+        """Where a job of ours may still be."""
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def hindrance(self, address: str, token: str | None, ray_version: str) -> str | None:
+        """Returns what keeps Octavo from being imported there and what to do about it, None where nothing is known to;
+        within half a minute, and at once where it is known. Raises nothing."""
+        # Those who wait share the answer.
+        async with self._lock(address):
+            known = self._known.get(address)
+            if known is None or self._now() >= known.until:
+                known = self._known[address] = await self._ask(address, self._connect(address, token), ray_version)
+            return known.hindrance
+
+    async def seen_running(self, address: str, token: str | None) -> None:
+        """An application of ours that runs there has shown it."""
+        self._known[address] = _Known(None, math.inf)
+        if address in self._left:
+            await self._end(address, self._connect(address, token))
+
+    def forget(self, address: str) -> None:
+        """Another Ray may be there when it answers again."""
+        self._known.pop(address, None)
+
+    async def _ask(self, address: str, jobs: Jobs, ray_version: str) -> _Known:
+        _log.info("ask whether Octavo can be imported at %s", address)
+        self._left.add(address)
+        try:
+            async with asyncio.timeout(ASK_S):
+                job = await self._run(jobs, ray_version)
+        except (TimeoutError, ServeError) as error:
+            await self._end(address, jobs)
+            return self._unknown(address, str(error) or "no answer in time")
+        if job is None:
+            self._left.discard(address)
+            return self._unknown(address, "Ray takes no jobs")
+        await self._end(address, jobs, ended=True)
+        if job.status == "SUCCEEDED":
+            return _Known(None, math.inf)
+        if (said := self._said(job)) is None:
+            return self._unknown(address, f"the job ended otherwise: {job.status}, {job.exit_code}")
+        return _Known(said, self._now() + AGAIN_S)
+
+    async def _run(self, jobs: Jobs, ray_version: str) -> Job | None:
+        """Returns the job when it has ended, None where Ray takes none."""
+        series = ".".join(self._version.split(".")[:2])
+        entrypoint = shlex.join(["python3", "-c", _SCRIPT, ray_version, series, self._module])
+        asked, refused = False, 0
+        while True:
+            job = await jobs.find(SUBMISSION_ID)
+            if job is None:
+                # It may be refused because another operator's is there, and be gone when it is looked for.
+                if refused == 2:
+                    return None
+                asked = await jobs.submit(SUBMISSION_ID, entrypoint)
+                refused += not asked
+            elif not job.ended:
+                # Another operator's, if not ours, asks the same.
+                asked = True
+            elif asked and job.status != "STOPPED":
+                return job
+            else:
+                # Of somebody who did not live to delete it, so that its answer may be an old one; or stopped by another
+                # operator, whose patience was at its end.
+                await jobs.delete(SUBMISSION_ID)
+            await asyncio.sleep(POLL_S)
+
+    async def _end(self, address: str, jobs: Jobs, *, ended: bool = False) -> None:
+        """Makes Ray forget the job; one that does not end is tried again when its Ray is next looked at."""
+        try:
+            async with asyncio.timeout(END_S):
+                # What comes after ours is another operator's: it is not stopped where ours is known to have ended.
+                while not (ended and await jobs.delete(SUBMISSION_ID)):
+                    if (job := await jobs.find(SUBMISSION_ID)) is None:
+                        break
+                    if not (ended := job.ended):
+                        await jobs.stop(SUBMISSION_ID)
+                    await asyncio.sleep(END_POLL_S)
+        except (TimeoutError, ServeError):
+            return
+        self._left.discard(address)
+
+    def _said(self, job: Job) -> str | None:
+        """Returns in words of our own what the job found missing. Earlier jobs' lines may come first."""
+        install = f"install octavo[serving]=={self._version} in the Python environment of Ray's head and workers"
+        if job.exit_code == _MISSING and (missing := _SAID_MISSING.findall(job.message)):
+            return f"{missing[-1]} cannot be imported in this Ray; {install}"
+        if job.exit_code == _OTHER_VERSION and (found := _SAID_VERSION.findall(job.message)):
+            return f"this Ray has Octavo {found[-1]}, and this operator deploys {self._version}; {install}"
+        return None
+
+    def _unknown(self, address: str, why: str) -> _Known:
+        _log.info("whether Octavo can be imported at %s is not known: %s", address, why)
+        return _Known(None, self._now() + AGAIN_S)
+
+    def _lock(self, address: str) -> asyncio.Lock:
+        if (lock := self._locks.get(address)) is None:
+            lock = self._locks[address] = asyncio.Lock()
+        return lock

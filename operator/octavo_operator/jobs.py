@@ -1,0 +1,81 @@
+"""Ray's Jobs interface, as far as one command that is run and forgotten needs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo_operator.serve_errors import Unreachable
+from octavo_operator.serve_rest import Dashboard
+
+JOBS_PATH = "/api/jobs/"
+MOST_BYTES = 2**20
+_ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``status`` is Ray's word. ``message`` is a foreign text: of a command that failed it has the last lines."""
+
+    status: str
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.status in _ENDED
+
+
+class Jobs(Protocol):
+    """The jobs of one Ray. Calls raise a ``ServeError`` where Ray gives no answer that is of use."""
+
+    async def find(self, submission_id: str) -> Job | None:
+        """Returns None where Ray has none of this id."""
+
+    async def submit(self, submission_id: str, entrypoint: str) -> bool:
+        """Runs a shell's command on the head; False where Ray did not take it, one of this id being there perhaps."""
+
+    async def stop(self, submission_id: str) -> None:
+        """Asks a job to end."""
+
+    async def delete(self, submission_id: str) -> bool:
+        """Makes Ray forget a job that has ended; False where it does not, as it has not ended perhaps."""
+
+
+class RestJobs:
+    """Through the dashboard."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    async def find(self, submission_id: str) -> Job | None:
+        status, body = await self._call("GET", submission_id)
+        if status == 404:
+            return None
+        if status != 200:
+            raise Unreachable(f"{self._dashboard.address}: {status}: Ray's jobs are not to be seen")
+        return _job(self._dashboard.read(body))
+
+    async def submit(self, submission_id: str, entrypoint: str) -> bool:
+        # No CPU of its own: it is there where every CPU is taken, and where the head offers none.
+        job = {"submission_id": submission_id, "entrypoint": entrypoint, "entrypoint_num_cpus": 0}
+        status, _ = await self._call("POST", "", job)
+        return status == 200
+
+    async def stop(self, submission_id: str) -> None:
+        await self._call("POST", f"{submission_id}/stop")
+
+    async def delete(self, submission_id: str) -> bool:
+        status, _ = await self._call("DELETE", submission_id)
+        return status in (200, 404)
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+        return await self._dashboard.call(method, JOBS_PATH + path, body, most=MOST_BYTES)
+
+
+def _job(answer: Mapping[str, Any]) -> Job:
+    status, code, message = answer.get("status"), answer.get("driver_exit_code"), answer.get("message")
+    return Job(
+        status=status if isinstance(status, str) else "",
+        exit_code=code if isinstance(code, int) else None,
+        message=message if isinstance(message, str) else "",
+    )

@@ -1,0 +1,118 @@
+"""A Ray dashboard's REST interface, as the operator uses it: no redirects, bounded answers, nothing foreign echoed."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from octavo_operator.serve_errors import AuthFailed, Incompatible, Refused, Unreachable
+from octavo_operator.serve_state import VERSION
+
+APPLICATIONS_PATH, VERSION_PATH = "/api/serve/applications/", "/api/version"
+TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0
+MOST_BYTES = 64 * 2**20
+
+
+class Dashboard:
+    """One address and the token that goes there, and nowhere else."""
+
+    def __init__(self, session: aiohttp.ClientSession, address: str, token: str | None) -> None:
+        self._session = session
+        self.address = address.rstrip("/")
+        # Ray redacts what it tells to browsers; a proxy in front may take the first header for itself.
+        self._headers = {"User-Agent": "octavo-operator", "Accept": "application/json"}
+        if token is not None:
+            bearer = f"Bearer {token}"
+            self._headers |= {"Authorization": bearer, "X-Ray-Authorization": bearer}
+
+    async def call(self, method: str, path: str, body: Any = None, *, most: int | None = None) -> tuple[int, bytes]:
+        """Returns the status and, where it is 200, at most ``most`` bytes; raises ``Unreachable`` where none came."""
+        try:
+            async with self._session.request(
+                method,
+                self.address + path,
+                headers=self._headers,
+                json=body,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
+            ) as response:
+                if response.status != 200:
+                    return response.status, b""
+                return response.status, await bounded(response, MOST_BYTES if most is None else most)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise Unreachable(f"{self.address}: {_in_words(error)}") from None
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Reads an object of JSON; raises ``Unreachable``."""
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise Unreachable(f"{self.address}: answers, but not as a Ray dashboard does")
+        return answer
+
+
+class RestTransport:
+    """Serve, as a ``ServeTransport``."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self._address = dashboard.address
+
+    async def version(self) -> str:
+        version = (await self._read(VERSION_PATH)).get("ray_version")
+        if not isinstance(version, str) or not VERSION.fullmatch(version):
+            raise Unreachable(f"{self._address}: answers, but does not tell a Ray version")
+        return version
+
+    async def details(self) -> Mapping[str, Any]:
+        answer = await self._read(APPLICATIONS_PATH)
+        if not isinstance(answer.get("applications"), dict):
+            raise Unreachable(f"{self._address}: answers, but not as Ray Serve does")
+        return answer
+
+    async def put(self, config: Mapping[str, Any]) -> None:
+        await self._call("PUT", APPLICATIONS_PATH, config)
+
+    async def _read(self, path: str) -> dict[str, Any]:
+        return self._dashboard.read(await self._call("GET", path, None))
+
+    async def _call(self, method: str, path: str, body: Any) -> bytes:
+        status, answer = await self._dashboard.call(method, path, body)
+        self._check(status, method)
+        return answer
+
+    def _check(self, status: int, method: str) -> None:
+        match status:
+            case 200:
+                return
+            case 401 | 403:
+                raise AuthFailed(f"{self._address}: {status}: Ray does not accept the token, or wants one")
+            case 501:
+                raise Incompatible(f"{self._address}: this Ray has no Serve; install ray[serve] there")
+            case 404 if method == "GET":
+                raise Unreachable(f"{self._address}: 404: no Ray dashboard is there")
+            case 400 | 422:
+                raise Refused(f"{self._address}: {status}: Serve refuses the configuration; its log says why")
+            case _ if 300 <= status < 400:
+                raise Unreachable(f"{self._address}: {status}: redirects are not followed; give its own address")
+            case _:
+                raise Unreachable(f"{self._address}: {status}")
+
+
+async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Reads a body of at most ``most`` bytes; raises ``Unreachable``."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(65536):
+        body += chunk
+        if len(body) > most:
+            raise Unreachable(f"{response.url.origin()}: the answer is longer than {most} bytes")
+    return bytes(body)
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return type(error).__name__ if not isinstance(error, OSError) else (error.strerror or type(error).__name__)

@@ -1,0 +1,82 @@
+"""The jobs of one Ray. What they run is not looked at: they all ask what ``octavo_operator.importable`` asks."""
+
+import random
+from dataclasses import dataclass
+
+from octavo_api import __version__
+
+from .clock import Timeline
+
+
+@dataclass(eq=False)
+class Job:
+    entrypoint: str
+    ends_at: float
+    status: str = "PENDING"
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.status not in ("PENDING", "RUNNING")
+
+
+class Jobs:
+    """``answer`` is how a job ends: its exit code, and the last line that it prints."""
+
+    def __init__(self, timeline: Timeline, rng: random.Random) -> None:
+        self.answer: tuple[int, str] = (0, "")
+        self.seconds = 3.0
+        self.known: dict[str, Job] = {}
+        self.submitted: list[str] = []
+        self._timeline, self._rng = timeline, rng
+
+    def install(self, version: str | None = __version__, missing: str = "octavo_serving") -> None:
+        """Puts Octavo into this Ray, or takes it away."""
+        if version is None:
+            self.answer = 81, f"octavo: missing {missing}"
+        else:
+            self.answer = (0, "") if version == __version__ else (82, f"octavo: version {version}")
+
+    def find(self, name: str) -> Job | None:
+        job = self.known.get(name)
+        if job is not None and not job.ended:
+            job.status = "RUNNING"
+            if self._timeline.now >= job.ends_at:
+                self._finish(job)
+        return job
+
+    def submit(self, name: str, entrypoint: str) -> bool:
+        if name in self.known:
+            return False
+        self.known[name] = Job(entrypoint, self._timeline.now + self._rng.uniform(0.5, self.seconds))
+        self.submitted.append(name)
+        return True
+
+    def stop(self, name: str) -> bool:
+        job = self.find(name)
+        if job is None or job.ended:
+            return False
+        job.status = "STOPPED"
+        return True
+
+    def delete(self, name: str) -> bool:
+        """False where it has not ended: Ray refuses then."""
+        job = self.find(name)
+        if job is not None and not job.ended:
+            return False
+        self.known.pop(name, None)
+        return True
+
+    def lose_everything(self) -> None:
+        self.known.clear()
+
+    def _finish(self, job: Job) -> None:
+        job.exit_code, said = self.answer
+        job.status = "FAILED" if job.exit_code else "SUCCEEDED"
+        if job.exit_code:
+            echo = f"Running entrypoint for job: {job.entrypoint}"
+            job.message = (
+                f"Job entrypoint command failed with exit code {job.exit_code}, last available logs "
+                f"(truncated to 20,000 chars):\n{echo}\n{said}\n"
+            )

@@ -1,0 +1,87 @@
+"""The contract that the fake's jobs are held to, on Ray itself, and what a job there finds out."""
+
+import json
+import os
+import shlex
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from octavo_api import __version__
+from octavo_operator.importable import Importable
+from octavo_operator.jobs import RestJobs
+from octavo_operator.serve_rest import Dashboard
+
+from .fakes.contract_jobs import JobsContract
+from .fakes.serve_http import RAY_VERSION
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "e2e"))
+
+from octavo_e2e import ray_host
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def host():
+    # As in an image: Ray's Python is the first on the path.
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
+    with ray_host.running(cpus=1, environment={"PATH": path}) as host:
+        yield host
+
+
+@pytest.fixture
+def jobs(session, host):
+    return RestJobs(Dashboard(session, host.dashboard_url, host.token))
+
+
+@pytest.fixture
+async def ray_version(session, host):
+    status, body = await Dashboard(session, host.dashboard_url, host.token).call("GET", "/api/version")
+    assert status == 200
+    return json.loads(body)["ray_version"]
+
+
+async def submitted(session, host) -> list[str]:
+    _, body = await Dashboard(session, host.dashboard_url, host.token).call("GET", "/api/jobs/")
+    return [job["submission_id"] for job in json.loads(body) if job["type"] == "SUBMISSION"]
+
+
+class TestRayJobs(JobsContract):
+    @pytest.fixture
+    def command(self):
+        return lambda code, said: f"echo {shlex.quote(said)}; exit {code}"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, None),
+        ({"module": "octavo_absent.app"}, "octavo_absent cannot be imported in this Ray; install octavo[serving]=="),
+        ({"version": "0.9.3"}, f"this Ray has Octavo {__version__}, and this operator deploys 0.9.3; install octavo"),
+    ],
+)
+async def test_ray_tells_whether_octavo_can_be_imported(session, host, jobs, ray_version, options, said):
+    assert ray_version.startswith(".".join(RAY_VERSION.split(".")[:2]))
+    asks = Importable(lambda address, token: jobs, **options)
+    found = await asks.hindrance(host.dashboard_url, host.token, ray_version)
+    assert (found is None) == (said is None)
+    assert (found or "").startswith(said or "")
+    assert asks._known[host.dashboard_url].until == float("inf") or said
+    assert await submitted(session, host) == []
+
+
+async def test_a_python_that_is_not_rays_own_says_nothing(session, host, jobs, caplog):
+    caplog.set_level("INFO")
+    asks = Importable(lambda address, token: jobs, module="octavo_absent.app")
+    assert await asks.hindrance(host.dashboard_url, host.token, "2.60.99") is None
+    assert "FAILED, 83" in caplog.text
+    assert await submitted(session, host) == []
+
+
+async def test_without_the_token_nothing_is_learnt(session, host, ray_version):
+    asks = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)))
+    assert await asks.hindrance(host.dashboard_url, "wrong", ray_version) is None
+    assert await submitted(session, host) == []
