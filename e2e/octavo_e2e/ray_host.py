@@ -116,6 +116,8 @@ def _start(folder: Path, cpus: int, environment: Mapping[str, str], timeout_s: f
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
             "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+            # As in an image: what `python3` means there is Ray's own.
+            "PATH": os.pathsep.join((str(beside_python("ray").parent), os.environ["PATH"])),
             # Applications of tests are in this package.
             "PYTHONPATH": str(Path(__file__).parents[1]),
             **environment,

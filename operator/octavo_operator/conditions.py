@@ -58,8 +58,8 @@ class Reason(StrEnum):
     neither labelled nor owned by this resource. It is not touched, and what served before goes on. Delete it, give the
     resource another name, or hand it over by the label that the message names; nothing else is needed."""
     INCOMPATIBLE_RAY = "IncompatibleRay"
-    """The external Ray has another version, no Serve, or no Octavo that could be imported. Install there what the
-    message names."""
+    """The external Ray has another version, no Serve, or no Octavo of this version that could be imported. Install
+    there what the message names; within five minutes it goes on by itself."""
     # The Ray cluster
     HEAD_READY = "HeadReady"
     """Ray's head runs and its dashboard answers."""

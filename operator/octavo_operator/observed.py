@@ -63,7 +63,7 @@ class Reach(StrEnum):
     """No answer, a server error, or no answer in time: nothing is known, the data plane may well serve."""
     AUTH_FAILED = "AuthFailed"
     INCOMPATIBLE = "Incompatible"
-    """Another Ray version, or no Serve in it."""
+    """Another Ray version, no Serve in it, or no Octavo that can be imported."""
 
 
 @dataclass(frozen=True, slots=True)

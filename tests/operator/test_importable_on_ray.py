@@ -1,10 +1,8 @@
 """The contract that the fake's jobs are held to, on Ray itself, and what a job there finds out."""
 
 import json
-import os
 import shlex
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -26,9 +24,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def host():
-    # As in an image: Ray's Python is the first on the path.
-    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
-    with ray_host.running(cpus=1, environment={"PATH": path}) as host:
+    with ray_host.running(cpus=1) as host:
         yield host
 
 
