@@ -95,7 +95,8 @@ class Importable:
         """An application of ours that runs there has shown it."""
         self._known[address] = _Known(None, math.inf)
         if address in self._left:
-            await self._end(address, self._connect(address, token))
+            async with self._lock(address):
+                await self._end(address, self._connect(address, token))
 
     def forget(self, address: str) -> None:
         """Another Ray may be there when it answers again."""
@@ -103,7 +104,6 @@ class Importable:
 
     async def _ask(self, address: str, jobs: Jobs, ray_version: str) -> _Known:
         _log.info("ask whether Octavo can be imported at %s", address)
-        self._left.add(address)
         try:
             async with asyncio.timeout(ASK_S):
                 job = await self._run(jobs, ray_version)
@@ -111,7 +111,6 @@ class Importable:
             await self._end(address, jobs)
             return self._unknown(address, str(error) or "no answer in time")
         if job is None:
-            self._left.discard(address)
             return self._unknown(address, "Ray takes no jobs")
         await self._end(address, jobs, ended=True)
         if job.status == "SUCCEEDED":
@@ -156,8 +155,9 @@ class Importable:
                         await jobs.stop(SUBMISSION_ID)
                     await asyncio.sleep(END_POLL_S)
         except (TimeoutError, ServeError):
-            return
-        self._left.discard(address)
+            self._left.add(address)
+        else:
+            self._left.discard(address)
 
     def _said(self, job: Job) -> str | None:
         """Returns in words of our own what the job found missing. Earlier jobs' lines may come first."""

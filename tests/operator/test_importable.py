@@ -239,7 +239,7 @@ async def test_the_answer_of_a_job_that_was_left_behind_does_not_count(ray_serve
     assert jobs.known == {}
 
 
-async def test_operators_that_ask_at_once_share_a_job_or_ask_again(ray_serve, session, client, clock):
+async def test_operators_that_ask_at_once_share_a_job_or_ask_again(ray_serve, session, client):
     ray_serve.ray.jobs.install(None)
     others = [
         ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0, importable=Importable(connect))
@@ -260,6 +260,23 @@ async def test_nothing_is_asked_where_nothing_is_to_be_put_nor_where_the_applica
     ray_serve.ray.lose_everything()
     assert (await read()).applications == {}
     assert job_calls(ray_serve) == []
+
+
+async def test_one_that_runs_there_leaves_the_job_that_another_waits_for_alone(ray_serve, client, read):
+    await client.put(ray_serve.address, None, APPLICATION)
+    while (await read(to_be_put=False)).applications[NAME].status != "RUNNING":
+        await asyncio.sleep(0.01)
+    jobs = ray_serve.ray.jobs
+    jobs.install(None)
+    submit = jobs.submit
+    jobs.submit = lambda name, entrypoint: submit(name, entrypoint) and _never_ends(jobs.known[name])
+    other = asyncio.create_task(client.read(ray_serve.address, None, "prod.other", to_be_put=True))
+    while not jobs.known:
+        await asyncio.sleep(0.001)
+    await read()
+    jobs.known[SUBMISSION_ID].ends_at = 0.0
+    assert (await other).reach is Reach.INCOMPATIBLE
+    assert not [path for _, path in ray_serve.calls if path.endswith("/stop")]
 
 
 async def test_nothing_is_asked_of_another_ray(ray_serve, read):
