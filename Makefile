@@ -1,7 +1,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-fast e2e kube kube-down lint format proto lock clean
+.PHONY: help setup up test test-fast e2e kube kube-down node node-down lint format proto lock clean
 
 MODEL ?=
 REPLICAS ?= 1
@@ -37,6 +37,12 @@ kube: setup ## Start a Kubernetes API server with KubeRay and a fake node here, 
 
 kube-down: ## End it and remove all that it left
 	@if [ -x .venv/bin/python ]; then PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.cluster down; fi
+
+node: setup ## Start a real Kubernetes node with KubeRay and both images here, and say how to use it (root, Linux)
+	@PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.node up
+
+node-down: ## End it and remove all that it left
+	@if [ -x .venv/bin/python ]; then PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.node down; fi
 
 lint: setup ## Check style, types and the import rules
 	@.venv/bin/ruff check

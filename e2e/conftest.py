@@ -17,6 +17,9 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from octavo_e2e import cluster as clusters
 from octavo_e2e.cluster import Cluster
 from octavo_e2e.kubectl import Kubectl, Refused, eventually
+from octavo_e2e.node import node as nodes
+from octavo_e2e.node import requirements, traces
+from octavo_e2e.node.node import Node
 from octavo_e2e.operator import Installation
 from octavo_e2e.tools import API_SERVER_TIER, why_not
 
@@ -29,17 +32,19 @@ _NUMBERS = itertools.count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "apiserver: starts a real kube-apiserver and KubeRay")
+    config.addinivalue_line("markers", "node: starts a real node, with pods")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder needs the programs; where they cannot be had, the reason is said."""
     reason = why_not(*API_SERVER_TIER)
+    node_reason = reason or requirements.reason_against()
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
         item.add_marker(pytest.mark.apiserver)
-        if reason:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if why := node_reason if item.get_closest_marker("node") else reason:
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +97,24 @@ def namespace(crd: Cluster, request: pytest.FixtureRequest) -> Iterator[Kubectl]
 def installation(crd: Cluster) -> Installation:
     """The chart, its operator paused: tests run that as a process of this machine, with the chart's rights."""
     return Installation.make(crd, "--set", "crds.install=false")
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    """A node with KubeRay and the images of operator and server, without anything else of ours.
+
+    One of this checkout that is up already (`make node`) is used and left; the images are loaded anew.
+    """
+    requirements.install()
+    if (found := nodes.find()) is not None:
+        nodes.load(found, nodes.archives())
+        yield found
+        return
+    before = traces.read()
+    try:
+        started = nodes.start()
+        nodes.load(started, nodes.archives())
+        yield started
+    finally:
+        nodes.stop()
+    assert traces.read().beyond(before) == {}, "the node left something, or took something with it"

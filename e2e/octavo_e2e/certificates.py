@@ -48,6 +48,12 @@ class Authority:
     def client(self, user: str, *groups: str) -> Pair:
         return self._issue(user, groups, [ExtendedKeyUsageOID.CLIENT_AUTH])
 
+    def node(self, name: str, address: str) -> Pair:
+        """For a kubelet: what it shows the API server, and what it serves logs with."""
+        names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address(address))]
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._issue(f"system:node:{name}", ("system:nodes",), usages, x509.SubjectAlternativeName(names))
+
     def _issue(
         self,
         common_name: str,

@@ -7,20 +7,15 @@ import argparse
 import contextlib
 import os
 import shutil
-import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo_e2e import kubeconfig
-from octavo_e2e.audit import POLICY
-from octavo_e2e.certificates import Authority, Pair, service_account_keys
+from octavo_e2e import control_plane, kubeconfig
 from octavo_e2e.kubectl import Kubectl, Refused
-from octavo_e2e.processes import PidFile, Process, StartFailed, free_ports
+from octavo_e2e.processes import Launcher, PidFile, StartFailed, free_ports
 from octavo_e2e.tools import API_SERVER_TIER, ToolsMissing, ensure, kuberay_crds, why_not
 
 KUBERAY_CRDS = ("rayclusters.ray.io", "rayjobs.ray.io", "rayservices.ray.io")
@@ -68,96 +63,19 @@ def start(folder: Path, *, outlive: bool = False, plugins: Sequence[str] = (), k
 
     ``plugins`` are further admission plugins of the API server. Without ``kuberay`` its kinds are not there either.
     """
-    programs = ensure(*API_SERVER_TIER)
-    folder.chmod(0o700)
-    pids = PidFile(folder / "pids.json")
-
-    def launch(name: str, *command: str | Path, **environment: str) -> Process:
-        process = Process.start(name, command, folder, environment=environment, outlive=outlive)
-        pids.add(process)
-        return process
-
+    ensure(*API_SERVER_TIER)
+    launcher = Launcher(folder, outlive)
     etcd_port, peer_port, api_port = free_ports(3)
-    authority = Authority()
-    ca = authority.write(folder)
-    certificate, key = authority.server("127.0.0.1").write(folder, "server")
-    public, private = service_account_keys(folder)
-    server = f"https://127.0.0.1:{api_port}"
-    cluster = Cluster(folder, server, authority.certificate)
-
-    def identity(name: str, user: str, *groups: str) -> tuple[Path, Pair]:
-        pair = authority.client(user, *groups)
-        return kubeconfig.write(folder / f"{name}.kubeconfig", server, authority.certificate, pair), pair
-
-    _, admin = identity("admin", "admin", "system:masters")
-    controllers, _ = identity("controller-manager", "system:kube-controller-manager")
-    scheduler, _ = identity("scheduler", "system:kube-scheduler")
-    identity("kuberay", "kuberay", "system:masters")
-    node, _ = identity("node", "fake-node", "system:masters")
-
-    etcd_url, peer_url = f"https://127.0.0.1:{etcd_port}", f"https://127.0.0.1:{peer_port}"
-    launch(
-        "etcd",
-        programs["etcd"],
-        f"--data-dir={folder / 'etcd'}",
-        "--name=e2e",
-        f"--listen-client-urls={etcd_url}",
-        f"--advertise-client-urls={etcd_url}",
-        f"--listen-peer-urls={peer_url}",
-        f"--initial-advertise-peer-urls={peer_url}",
-        f"--initial-cluster=e2e={peer_url}",
-        *(f"--{prefix}{option}" for prefix in ("", "peer-") for option in _mutual_tls(ca, certificate, key)),
-        "--unsafe-no-fsync",
-        "--log-level=warn",
-    )
-    policy = folder / "audit-policy.yaml"
-    policy.write_text(POLICY)
-    api = launch(
-        "kube-apiserver",
-        programs["kube-apiserver"],
-        f"--etcd-servers={etcd_url}",
-        f"--etcd-cafile={ca}",
-        f"--etcd-certfile={certificate}",
-        f"--etcd-keyfile={key}",
-        "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1",
+    plane = control_plane.start(
+        launcher,
+        control_plane.Addresses("127.0.0.1", etcd_port, peer_port, api_port, SERVICE_ADDRESSES),
+        plugins=plugins,
         # A loopback address is refused as an endpoint; nobody looks for the service "kubernetes" here.
-        "--endpoint-reconciler-type=none",
-        f"--secure-port={api_port}",
-        f"--tls-cert-file={certificate}",
-        f"--tls-private-key-file={key}",
-        f"--client-ca-file={ca}",
-        "--authorization-mode=RBAC",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={public}",
-        f"--service-account-signing-key-file={private}",
-        f"--service-cluster-ip-range={SERVICE_ADDRESSES}",
-        "--allow-privileged=true",
-        f"--audit-policy-file={policy}",
-        f"--audit-log-path={cluster.audit_log}",
-        "--audit-log-mode=blocking",
-        f"--enable-admission-plugins={','.join(plugins)}",
+        api_flags=("--endpoint-reconciler-type=none", "--authorization-mode=RBAC"),
     )
-    api.wait("/readyz", lambda: _answers(f"{server}/readyz", ca, admin, folder))
-    launch(
-        "kube-controller-manager",
-        programs["kube-controller-manager"],
-        f"--kubeconfig={controllers}",
-        f"--service-account-private-key-file={private}",
-        f"--root-ca-file={ca}",
-        "--use-service-account-credentials",
-        "--controllers=*,-node-ipam-controller,-node-route-controller,-cloud-node-lifecycle-controller",
-        "--leader-elect=false",
-        "--secure-port=0",
-    )
-    launch(
-        "kube-scheduler",
-        programs["kube-scheduler"],
-        f"--kubeconfig={scheduler}",
-        "--leader-elect=false",
-        "--secure-port=0",
-    )
-    launch(
+    cluster = Cluster(folder, plane.server, plane.authority.certificate)
+    node, _ = plane.identity("node", "fake-node", "system:masters")
+    launcher.start(
         "node",
         sys.executable,
         "-m",
@@ -167,50 +85,27 @@ def start(folder: Path, *, outlive: bool = False, plugins: Sequence[str] = (), k
     )
     if kuberay:
         start_kuberay(cluster, outlive=outlive)
-    _wait_for_accounts(cluster.kubectl)
-    for process in pids.read():
-        if not process.running:
-            raise StartFailed(f"{process.name} ended at once\n{process.tail()}")
+    wait_for_accounts(cluster.kubectl)
+    launcher.check()
     return cluster
 
 
-def start_kuberay(cluster: Cluster, *, outlive: bool = False) -> None:
+def start_kuberay(cluster: Cluster, *, outlive: bool = False, within: tuple[str, ...] = ()) -> None:
     """Its manager ends where its kinds are not served yet, so they are waited for first."""
     kubectl = cluster.kubectl
     kubectl.run("apply", "--server-side", *(part for file in kuberay_crds() for part in ("-f", str(file))))
     kubectl.run("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{name}" for name in KUBERAY_CRDS))
-    process = Process.start(
+    Launcher(cluster.folder, outlive, within).start(
         "kuberay",
-        [
-            ensure("kuberay")["kuberay"],
-            "--enable-leader-election=false",
-            "--metrics-addr=127.0.0.1:0",
-            "--health-probe-bind-address=127.0.0.1:0",
-        ],
-        cluster.folder,
-        environment={"KUBECONFIG": str(cluster.folder / "kuberay.kubeconfig")},
-        outlive=outlive,
+        ensure("kuberay")["kuberay"],
+        "--enable-leader-election=false",
+        "--metrics-addr=127.0.0.1:0",
+        "--health-probe-bind-address=127.0.0.1:0",
+        KUBECONFIG=str(cluster.folder / "kuberay.kubeconfig"),
     )
-    PidFile(cluster.folder / "pids.json").add(process)
 
 
-def _mutual_tls(ca: Path, certificate: Path, key: Path) -> tuple[str, ...]:
-    return ("client-cert-auth", f"trusted-ca-file={ca}", f"cert-file={certificate}", f"key-file={key}")
-
-
-def _answers(url: str, ca: Path, client: Pair, folder: Path) -> bool:
-    context = ssl.create_default_context(cafile=str(ca))
-    context.load_cert_chain(*client.write(folder, "admin"))
-    try:
-        with urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        ).open(url, timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _wait_for_accounts(kubectl: Kubectl) -> None:
+def wait_for_accounts(kubectl: Kubectl) -> None:
     """Until the controller manager works: no pod is admitted before its namespace has an account."""
     deadline = time.monotonic() + 60
     while "default" not in kubectl.names("serviceaccounts"):

@@ -119,6 +119,35 @@ class PidFile:
         self.path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts the processes of one cluster, and notes each in its folder's file.
+
+    ``within`` is a command that runs another one elsewhere, as nsenter does.
+    """
+
+    folder: Path
+    outlive: bool = False
+    within: tuple[str, ...] = ()
+
+    @property
+    def pids(self) -> PidFile:
+        return PidFile(self.folder / "pids.json")
+
+    def start(self, name: str, *command: str | Path, **environment: str) -> Process:
+        process = Process.start(
+            name, [*self.within, *command], self.folder, environment=environment, outlive=self.outlive
+        )
+        self.pids.add(process)
+        return process
+
+    def check(self) -> None:
+        """Raises ``StartFailed`` where one of them has ended."""
+        for process in self.pids.read():
+            if not process.running:
+                raise StartFailed(f"{process.name} ended at once\n{process.tail()}")
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of the loopback interface that nothing listens on now."""
     with contextlib.ExitStack() as stack:
@@ -141,6 +170,11 @@ def cpu_seconds(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not."""
+    return _born(pid) is not None
 
 
 def _born(pid: int) -> int | None:

@@ -28,6 +28,7 @@ class Program:
     name: str
     module: str
     package: str
+    tags: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -36,6 +37,15 @@ class Program:
 
 def _kubernetes(name: str) -> Program:
     return Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}")
+
+
+def _containerd(name: str) -> Program:
+    """Without the snapshotter that needs the headers of btrfs."""
+    return Program(name, "containerd", f"github.com/containerd/containerd/v2/cmd/{name}", ("no_btrfs",))
+
+
+def _cni(kind: str, name: str) -> Program:
+    return Program(name, "cni", f"github.com/containernetworking/plugins/plugins/{kind}/{name}")
 
 
 PROGRAMS = {
@@ -48,9 +58,25 @@ PROGRAMS = {
         _kubernetes("kube-controller-manager"),
         _kubernetes("kube-scheduler"),
         _kubernetes("kubelet"),
+        _kubernetes("kube-proxy"),
+        _containerd("containerd"),
+        _containerd("containerd-shim-runc-v2"),
+        _containerd("ctr"),
+        _cni("main", "bridge"),
+        _cni("main", "loopback"),
+        _cni("ipam", "host-local"),
+        _cni("meta", "portmap"),
+        Program("coredns", "coredns", "github.com/coredns/coredns"),
+        Program("pause", "pause", "octavo/e2e/pause"),
     )
 }
 API_SERVER_TIER = ("etcd", "helm", "kuberay", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+CNI_PLUGINS = ("bridge", "loopback", "host-local", "portmap")
+NODE_TIER = (
+    *API_SERVER_TIER,
+    *("kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "coredns", "pause"),
+    *CNI_PLUGINS,
+)
 
 
 class ToolsMissing(Exception):
@@ -64,9 +90,11 @@ def locate(name: str) -> Path:
         return given
     program = PROGRAMS[name]
     pins = hashlib.sha256()
-    for file in ("go.mod", "go.sum"):
-        pins.update((program.folder / file).read_bytes())
-    return _cache() / f"{program.module}-{pins.hexdigest()[:16]}" / name
+    for file in (program.folder / "go.mod", program.folder / "go.sum", *sorted(program.folder.glob("*.go"))):
+        # A program of our own needs no other module, and has no sums.
+        if file.exists():
+            pins.update(file.read_bytes())
+    return cache() / "e2e-tools" / f"{program.module}-{pins.hexdigest()[:16]}" / name
 
 
 def ensure(*names: str) -> dict[str, Path]:
@@ -103,17 +131,20 @@ def kuberay_crds() -> list[Path]:
 
 
 def version(module: str) -> str:
-    """The version that a module below ``e2e/tools`` pins of its tool's module."""
+    """The version that a module below ``e2e/tools`` pins of its tool's module, empty where it is the tool itself."""
     text = (MODULES / module / "go.mod").read_text()
     package = next(p.package for p in PROGRAMS.values() if p.module == module)
+    if text.startswith(f"module {package}\n"):
+        return ""
     for path, pinned in re.findall(r"^(?:require )?\s*(\S+) (v\S+)", text, re.MULTILINE):
         if package == path or package.startswith(f"{path}/"):
             return str(pinned)
     raise ToolsMissing(f"{MODULES / module / 'go.mod'} requires no module of {package}")
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "e2e-tools"
+def cache() -> Path:
+    """Where everything is kept that is the same for all checkouts."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo"
 
 
 def _build(program: Program, path: Path) -> None:
@@ -122,15 +153,15 @@ def _build(program: Program, path: Path) -> None:
     with _locked(path.parent):
         if path.exists():
             return
-        print(f"building {program.name} {version(program.module)}", file=sys.stderr, flush=True)
+        print(f"building {program.name} {version(program.module)}".rstrip(), file=sys.stderr, flush=True)
         began = time.monotonic()
         partial = path.with_suffix(".partial")
-        _go(program, "build", "-trimpath", "-ldflags", _ldflags(program), "-o", str(partial), program.package)
+        _go(program, "build", "-trimpath", *_flags(program), "-o", str(partial), program.package)
         partial.rename(path)
         print(f"built {program.name} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def _ldflags(program: Program) -> str:
+def _flags(program: Program) -> list[str]:
     """Without a version, clients cannot parse what the API server says of itself."""
     number = version(program.module)
     flags = ["-s", "-w"]
@@ -140,7 +171,9 @@ def _ldflags(program: Program) -> str:
         flags += [part for name, value in stamps.items() for part in ("-X", f"{_COMPONENT}.{name}={value}")]
     if program.module == "helm":
         flags += ["-X", f"helm.sh/helm/v3/internal/version.version={number}"]
-    return " ".join(flags)
+    if program.module == "containerd":
+        flags += ["-X", f"github.com/containerd/containerd/v2/version.Version={number.removeprefix('v')}"]
+    return ["-ldflags", " ".join(flags), *(["-tags", ",".join(program.tags)] if program.tags else [])]
 
 
 def _go(program: Program, *arguments: str) -> str:
@@ -163,8 +196,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def main(names: list[str]) -> None:
-    """Builds the named programs, or all of the API server's tier, and prints where they are."""
-    for name, path in ensure(*(names or API_SERVER_TIER)).items():
+    """Builds the named programs, or all of the API server's tier, and prints where they are; ``node`` is the node's."""
+    for name, path in ensure(*(NODE_TIER if names == ["node"] else names or API_SERVER_TIER)).items():
         print(f"{name} {path}")
     kuberay_crds()
 

@@ -1,0 +1,85 @@
+"""``make node`` and ``make node-down``, by themselves: other tests' node is not up yet when these run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from octavo_e2e.node import namespaces, node, traces
+from octavo_e2e.processes import Launcher, Process, alive
+
+pytestmark = pytest.mark.node
+_COMMAND = [sys.executable, "-m", "octavo_e2e.node"]
+
+
+@pytest.fixture(autouse=True)
+def _no_node() -> Iterator[None]:
+    if node.HOME.exists():
+        pytest.skip(f"a node is up, of {node.HOME}: `make node-down` first")
+    yield
+    node.stop()
+
+
+def test_a_node_comes_up_once_and_goes_without_a_trace() -> None:
+    before = traces.read()
+    assert "The node was ready" in _command("up", "--bare")
+    inside = _inside()
+    assert len(inside) >= 10
+    assert "The node runs already." in _command("up", "--bare")
+    assert _inside() == inside
+    assert _command("down") == "The node is gone.\n"
+    assert not [pid for pid in inside if alive(pid)]
+    assert traces.read().beyond(before) == {}
+    assert _command("down") == "No node runs.\n"
+
+
+def test_what_a_killed_start_left_is_cleared_by_the_next() -> None:
+    before = traces.read()
+    starting = subprocess.Popen([*_COMMAND, "up", "--bare"], env=_environment(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not _started("kubelet"):
+        assert starting.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    starting.send_signal(signal.SIGKILL)
+    starting.wait()
+    inside = _inside()
+    assert inside, "the start was killed too late, or took its processes with it"
+    assert _command("down") == "The node is gone.\n"
+    assert not [pid for pid in inside if alive(pid)]
+    assert traces.read().beyond(before) == {}
+
+
+def test_another_checkouts_node_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _command("up", "--bare")
+    inside = _inside()
+    monkeypatch.setattr(node, "CHECKOUT", Path("/elsewhere"))
+    for what in (node.start, node.stop, node.find):
+        with pytest.raises(node.Held, match="make node-down"):
+            what()
+    assert _inside() == inside
+
+
+def _command(*arguments: str) -> str:
+    done = subprocess.run([*_COMMAND, *arguments], env=_environment(), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+
+
+def _started(name: str) -> list[Process]:
+    return [process for process in Launcher(node.HOME).pids.read() if process.name == name]
+
+
+def _inside() -> list[int]:
+    (holder,) = _started("namespaces")
+    held = namespaces.of(holder)
+    # Those that stay: kubelet runs others for a moment.
+    return [] if held is None else held.processes()

@@ -1,0 +1,103 @@
+"""A real node: what pods that Pod Security ``restricted`` admits can do on it."""
+
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from octavo_e2e.kubectl import Kubectl, Refused
+from octavo_e2e.node import environment
+from octavo_e2e.node.node import Node
+
+pytestmark = pytest.mark.node
+NAMESPACE = "pods"
+_IMPORTS = "import os, torch, ray, octavo_serving; print('imported by', os.getuid(), torch.ones(2).sum().item())"
+_SERVE = "exec python -m http.server 8000"
+
+
+@pytest.fixture(scope="module")
+def kubectl(node: Node) -> Iterator[Kubectl]:
+    node.prepare(NAMESPACE)
+    yield node.cluster.kubectl.within(NAMESPACE)
+    node.forget(NAMESPACE)
+
+
+@pytest.fixture(scope="module")
+def web(kubectl: Kubectl) -> dict[str, Any]:
+    """A Service with one pod behind it."""
+    kubectl.apply(_pod("web", f"echo it listens; {_SERVE}", labels={"app": "web"}))
+    port = {"port": 80, "targetPort": 8000}
+    kubectl.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}} | _spec([port]))
+    kubectl.run("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+    found = kubectl.get("service", "web")
+    assert found is not None
+    return found
+
+
+def test_the_node_is_ready(node: Node) -> None:
+    (found,) = node.cluster.kubectl.list("node")
+    conditions = {condition["type"]: condition["status"] for condition in found["status"]["conditions"]}
+    assert conditions["Ready"] == "True"
+    assert found["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
+
+
+def test_a_restricted_pod_imports_the_environment_as_user_1000(kubectl: Kubectl) -> None:
+    kubectl.apply(_pod("imports", f'exec python -c "{_IMPORTS}"'))
+    kubectl.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/imports", "--timeout=120s", timeout_s=150)
+    assert kubectl.run("logs", "imports") == "imported by 1000 2.0\n"
+
+
+def test_what_is_not_restricted_is_refused(kubectl: Kubectl) -> None:
+    pod = _pod("root", "id")
+    pod["spec"]["volumes"] = [{"name": "node-programs", "hostPath": {"path": "/usr"}}]
+    with pytest.raises(Refused, match="violates PodSecurity"):
+        kubectl.apply(pod)
+
+
+@pytest.mark.usefixtures("web")
+def test_logs_and_exec_work(kubectl: Kubectl) -> None:
+    assert kubectl.run("logs", "web") == "it listens\n"
+    assert kubectl.run("exec", "web", "--", "id", "-u") == "1000\n"
+    with pytest.raises(Refused, match="Read-only file system"):
+        kubectl.run("exec", "web", "--", "touch", "/usr/written")
+
+
+@pytest.mark.usefixtures("web")
+def test_a_service_is_reached_by_name_from_a_pod(kubectl: Kubectl) -> None:
+    url = f"http://web.{NAMESPACE}.svc.cluster.local/"
+    kubectl.apply(_pod("asks", f"exec wget -q -O- {url}"))
+    kubectl.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/asks", "--timeout=60s")
+    assert "Directory listing" in kubectl.run("logs", "asks")
+
+
+def test_a_service_is_reached_by_its_address_from_this_machine(web: dict[str, Any]) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{web['spec']['clusterIP']}/", timeout=10) as answer:
+        assert "Directory listing" in answer.read().decode()
+
+
+def _spec(ports: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"spec": {"selector": {"app": "web"}, "ports": ports}}
+
+
+def _pod(name: str, script: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": "ghcr.io/octavo-dev/octavo-server:0.1.0",
+        "imagePullPolicy": "Never",
+        "command": ["bash", "-c", script],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": environment.pod_mounts(),
+    }
+    spec = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": environment.USER},
+        "terminationGracePeriodSeconds": 1,
+        "volumes": environment.pod_volumes(),
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
