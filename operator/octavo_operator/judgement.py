@@ -191,7 +191,9 @@ class Judge:
         return bool(states) and states <= _SCALING
 
     def _at_rest(self, ready: Verdict) -> bool:
-        return ready.true or self.problem is not None or (self._suspend and self.outcome.stopped)
+        if self._suspend:
+            return self.outcome.stopped
+        return ready.true or self.problem is not None
 
     def _progress(self, generation: int, application: Verdict, ready: Verdict) -> str:
         view = self.outcome.wanted

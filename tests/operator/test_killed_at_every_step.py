@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .sweep.checks import canonical
+from .sweep.ray import canonical
 from .sweep.run import Run, arrived, settle, simulate
 from .sweep.steps import NAMES, Actor, first_spec
 from .sweep.world import set_path

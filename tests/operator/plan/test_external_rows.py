@@ -344,3 +344,14 @@ def test_octavo_up_plans_without_finalizer_or_children(world):
     assert put == PutApplication("local", put.application, None)
     assert put.application["args"]["bind"] == "loopback"
     assert put.application["args"]["owner"] == "local"
+
+
+def test_suspended_with_a_secret_that_is_missing_it_looks_less_and_less_often(serving):
+    """What is there cannot be seen, so it is not known to be stopped; and nothing moves."""
+    w = serving(external=True)
+    w.edit(suspend=True)
+    w.ray.reach = Reach.AUTH_FAILED
+    w.missing_secrets = ("ray-token",)
+    assert w.step().delay == 2
+    w.tick(200)
+    assert w.step().delay == 10

@@ -1,6 +1,5 @@
 """What must be so: at every step, and when the world has come to rest."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from octavo_operator.spec_hash import spec_hash
 
 from .apiserver import Document, ObjectKey
 from .kuberay import RunningCluster
-from .ray import Application, Ray, status_of
+from .ray import Application, Ray, canonical, status_of
 from .world import EXTERNAL, FOREIGN_IMPORT, World
 
 CHILD_KINDS = ("RayCluster", "Service", "PodDisruptionBudget", "NetworkPolicy", "Secret")
@@ -114,10 +113,6 @@ def read(document: Mapping[str, Any]) -> ServingDeployment:
 def wanted_application(document: Mapping[str, Any], defaults: Defaults) -> Place:
     metadata = document["metadata"]
     return place(Key(metadata["namespace"], metadata["name"]), read(document), defaults)
-
-
-def canonical(config: Mapping[str, Any]) -> str:
-    return json.dumps(config, sort_keys=True)
 
 
 def check(world: World, monitor: Monitor, defaults: Defaults) -> None:
@@ -252,7 +247,7 @@ class Resting:
 
     def _check_application(self, ray: Ray, gateways: int | None = None) -> None:
         application = ray.applications.get(self.place.name)
-        if application is None or application.config != self.place.application:
+        if application is None or canonical(application.config) != canonical(self.place.application):
             found = None if application is None else application.config
             self.wrong(f"Serve has {_differences(self.place.application, found)}")
             return

@@ -324,11 +324,19 @@ class Ray:
     def _note_served(self) -> None:
         for application in self.applications.values():
             if status_of(application, self.timeline.now) == "RUNNING":
-                self.served[json.dumps(application.config, sort_keys=True)] = self.timeline.now
+                self.served[canonical(application.config)] = self.timeline.now
 
     def _changed(self) -> None:
         for listener in self.on_change:
             listener()
+
+
+def canonical(config: Mapping[str, Any]) -> str:
+    """The same for what is the same but for the number of replicas that it once started with."""
+    found = clone(config)
+    for options in found["deployments"]:
+        options.get("autoscaling_config", {}).pop("initial_replicas", None)
+    return json.dumps(found, sort_keys=True)
 
 
 def _code(config: Mapping[str, Any]) -> str:
