@@ -6,6 +6,7 @@ import logging
 import math
 import re
 import shlex
+import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ _log = logging.getLogger(__name__)
 
 MODULE = "octavo_serving.app"
 """The application's; to import it loads no torch, and starts nothing."""
-SUBMISSION_ID = f"octavo-operator-import-check-{__version__}"
-"""The same at each time, and of every operator of this version: what one that was killed left behind is found."""
+PREFIX = "octavo-operator-import-check-"
+"""Of every such job's id: what an operator that was killed left behind is found by it."""
 ASK_S, END_S, POLL_S, END_POLL_S = 20.0, 10.0, 0.3, 0.1
 """Longest until the answer, and longest until the job is gone where none came."""
 AGAIN_S = 300.0
@@ -77,8 +78,8 @@ class Importable:
         self._version = version
         self._now = now or (lambda: asyncio.get_running_loop().time())
         self._known: dict[str, _Known] = {}
-        self._left: set[str] = set()
-        """Where a job of ours may still be."""
+        self._left: dict[str, str] = {}
+        """The job of ours that may still be there, by address."""
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def hindrance(self, address: str, token: str | None, ray_version: str) -> str | None:
@@ -94,9 +95,8 @@ class Importable:
     async def seen_running(self, address: str, token: str | None) -> None:
         """An application of ours that runs there has shown it."""
         self._known[address] = _Known(None, math.inf)
-        if address in self._left:
-            async with self._lock(address):
-                await self._end(address, self._connect(address, token))
+        if (left := self._left.get(address)) is not None:
+            await self._end(address, self._connect(address, token), left)
 
     def forget(self, address: str) -> None:
         """Another Ray may be there when it answers again."""
@@ -104,63 +104,52 @@ class Importable:
 
     async def _ask(self, address: str, jobs: Jobs, ray_version: str) -> _Known:
         _log.info("ask whether Octavo can be imported at %s", address)
+        name = f"{PREFIX}{uuid.uuid4().hex[:12]}"
         try:
             async with asyncio.timeout(ASK_S):
-                job = await self._run(jobs, ray_version)
+                job = await self._run(jobs, name, ray_version)
         except (TimeoutError, ServeError) as error:
-            await self._end(address, jobs)
+            await self._end(address, jobs, name)
             return self._unknown(address, str(error) or "no answer in time")
         if job is None:
-            return self._unknown(address, "Ray takes no jobs")
-        await self._end(address, jobs, ended=True)
+            return self._unknown(address, "Ray takes no jobs, or lost it")
+        await self._end(address, jobs, name)
         if job.status == "SUCCEEDED":
             return _Known(None, math.inf)
         if (said := self._said(job)) is None:
             return self._unknown(address, f"the job ended otherwise: {job.status}, {job.exit_code}")
         return _Known(said, self._now() + AGAIN_S)
 
-    async def _run(self, jobs: Jobs, ray_version: str) -> Job | None:
+    async def _run(self, jobs: Jobs, name: str, ray_version: str) -> Job | None:
         """Returns the job when it has ended, None where Ray takes none."""
+        for left in await jobs.ended(PREFIX):
+            await jobs.delete(left)
         series = ".".join(self._version.split(".")[:2])
         entrypoint = shlex.join(["python3", "-c", _SCRIPT, ray_version, series, self._module])
-        asked, refused = False, 0
-        while True:
-            job = await jobs.find(SUBMISSION_ID)
-            if job is None:
-                # It may be refused because another operator's is there, and be gone when it is looked for.
-                if refused == 2:
-                    return None
-                asked = await jobs.submit(SUBMISSION_ID, entrypoint)
-                refused += not asked
-            elif not job.ended:
-                # Another operator's, if not ours, asks the same.
-                asked = True
-            elif asked and job.status != "STOPPED":
+        if not await jobs.submit(name, entrypoint):
+            return None
+        while (job := await jobs.find(name)) is not None:
+            if job.ended:
                 return job
-            else:
-                # Of somebody who did not live to delete it, so that its answer may be an old one; or stopped by another
-                # operator, whose patience was at its end.
-                await jobs.delete(SUBMISSION_ID)
             await asyncio.sleep(POLL_S)
+        # Another operator took it for one that was left behind.
+        return None
 
-    async def _end(self, address: str, jobs: Jobs, *, ended: bool = False) -> None:
+    async def _end(self, address: str, jobs: Jobs, name: str) -> None:
         """Makes Ray forget the job; one that does not end is tried again when its Ray is next looked at."""
         try:
             async with asyncio.timeout(END_S):
-                # What comes after ours is another operator's: it is not stopped where ours is known to have ended.
-                while not (ended and await jobs.delete(SUBMISSION_ID)):
-                    if (job := await jobs.find(SUBMISSION_ID)) is None:
-                        break
-                    if not (ended := job.ended):
-                        await jobs.stop(SUBMISSION_ID)
+                while (job := await jobs.find(name)) is not None and not (job.ended and await jobs.delete(name)):
+                    if not job.ended:
+                        await jobs.stop(name)
                     await asyncio.sleep(END_POLL_S)
         except (TimeoutError, ServeError):
-            self._left.add(address)
+            self._left[address] = name
         else:
-            self._left.discard(address)
+            self._left.pop(address, None)
 
     def _said(self, job: Job) -> str | None:
-        """Returns in words of our own what the job found missing. Earlier jobs' lines may come first."""
+        """Returns in words of our own what the job found missing."""
         install = f"install octavo[serving]=={self._version} in the Python environment of Ray's head and workers"
         if job.exit_code == _MISSING and (missing := _SAID_MISSING.findall(job.message)):
             return f"{missing[-1]} cannot be imported in this Ray; {install}"

@@ -1,5 +1,6 @@
 """Ray's Jobs interface, as far as one command that is run and forgotten needs it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,7 +9,7 @@ from octavo_operator.serve_errors import Unreachable
 from octavo_operator.serve_rest import Dashboard
 
 JOBS_PATH = "/api/jobs/"
-MOST_BYTES = 2**20
+MOST_BYTES = 2**23
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
@@ -31,8 +32,12 @@ class Jobs(Protocol):
     async def find(self, submission_id: str) -> Job | None:
         """Returns None where Ray has none of this id."""
 
+    async def ended(self, prefix: str) -> tuple[str, ...]:
+        """Returns the ids that begin so, of jobs that have ended."""
+
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
-        """Runs a shell's command on the head; False where Ray did not take it, one of this id being there perhaps."""
+        """Runs a shell's command on the head; False where Ray does not take it. No id may be used twice: what Ray still
+        does about one that it has forgotten goes against the next of that id."""
 
     async def stop(self, submission_id: str) -> None:
         """Asks a job to end."""
@@ -54,6 +59,17 @@ class RestJobs:
         if status != 200:
             raise Unreachable(f"{self._dashboard.address}: {status}: Ray's jobs are not to be seen")
         return _job(self._dashboard.read(body))
+
+    async def ended(self, prefix: str) -> tuple[str, ...]:
+        status, body = await self._call("GET", "")
+        try:
+            listed = json.loads(body) if status == 200 else None
+        except ValueError:
+            listed = None
+        if not isinstance(listed, list):
+            raise Unreachable(f"{self._dashboard.address}: {status}: Ray's jobs are not to be seen")
+        found = ((job.get("submission_id"), _job(job)) for job in listed if isinstance(job, dict))
+        return tuple(name for name, job in found if isinstance(name, str) and name.startswith(prefix) and job.ended)
 
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
         # No CPU of its own: it is there where every CPU is taken, and where the head offers none.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo_api import __version__
-from octavo_operator.importable import Importable
+from octavo_operator.importable import PREFIX, Importable
 from octavo_operator.jobs import RestJobs
 from octavo_operator.serve_rest import Dashboard
 
@@ -42,7 +42,7 @@ async def ray_version(session, host):
 
 async def submitted(session, host) -> list[str]:
     _, body = await Dashboard(session, host.dashboard_url, host.token).call("GET", "/api/jobs/")
-    return [job["submission_id"] for job in json.loads(body) if job["type"] == "SUBMISSION"]
+    return [job["submission_id"] for job in json.loads(body) if str(job["submission_id"]).startswith(PREFIX)]
 
 
 class TestRayJobs(JobsContract):

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from ..sweep.jobs import Job  # noqa: TID252
 from ..sweep.ray import Application, Deployment, Ray, ServeError  # noqa: TID252
 from .pace import Pace
 
@@ -136,13 +137,14 @@ class FakeServe:
             # Of a job of this id Ray's agent says 400, which the head turns into an error of its own.
             taken = jobs.submit(body["submission_id"], body["entrypoint"])
             return web.json_response({"submission_id": body["submission_id"]}) if taken else web.Response(status=500)
+        if method == "GET" and not path:
+            return web.json_response([_shown(name, jobs.find(name)) for name in jobs.known] + [{"type": "DRIVER"}])
         job = jobs.find(name)
         if job is None:
             return web.Response(status=404, text=f"Job {name} does not exist")
         match method, verb:
             case "GET", "":
-                shown = {"status": job.status, "driver_exit_code": job.exit_code, "message": job.message}
-                return web.json_response({"type": "SUBMISSION", "submission_id": name, **shown})
+                return web.json_response(_shown(name, job))
             case "POST", "stop":
                 return web.json_response({"stopped": jobs.stop(name)})
             case "DELETE", "":
@@ -164,6 +166,11 @@ class FakeServe:
     def _doors(self, prefix: str) -> web.Response:
         running = any(found.config.get("route_prefix") == prefix for found in self.ray.applications.values())
         return web.json_response(self.doors) if running else web.Response(status=404, text="Path not found")
+
+
+def _shown(name: str, job: Job) -> dict[str, Any]:
+    shown = {"status": job.status, "driver_exit_code": job.exit_code, "message": job.message}
+    return {"type": "SUBMISSION", "submission_id": name, **shown}
 
 
 def _anywhere(_: Application, __: Deployment) -> Anywhere:

@@ -46,8 +46,13 @@ class Jobs:
                 self._finish(job)
         return job
 
+    def ended(self, prefix: str) -> tuple[str, ...]:
+        names = [name for name in self.known if name.startswith(prefix)]
+        return tuple(name for name in names if (job := self.find(name)) is not None and job.ended)
+
     def submit(self, name: str, entrypoint: str) -> bool:
-        if name in self.known:
+        if name in self.submitted:
+            # Ray takes one that it has forgotten, but it may fail for what is still done about the first.
             return False
         self.known[name] = Job(entrypoint, self._timeline.now + self._rng.uniform(0.5, self.seconds))
         self.submitted.append(name)

@@ -66,6 +66,10 @@ class Transport:
         found = self._ray().jobs.find(submission_id)
         return None if found is None else Job(found.status, found.exit_code, found.message)
 
+    async def ended(self, prefix: str) -> tuple[str, ...]:
+        await self._travel()
+        return self._ray().jobs.ended(prefix)
+
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
         return await self._change(self._ray().jobs.submit, submission_id, entrypoint)
 
