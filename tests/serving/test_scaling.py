@@ -79,11 +79,11 @@ def test_load_adds_an_engine_and_its_end_takes_both_away_without_cutting_a_strea
 ) -> None:
     cluster.deploy(engines=0, autoscaling=scaling(0, 2, targetRequests=4))
     with ThreadPoolExecutor(8) as pool:
-        streams = list(pool.map(lambda n: cluster.stream(1000, prompt=f"Load {n}").start(), range(8)))
+        streams = list(pool.map(lambda n: cluster.stream(1500, prompt=f"Load {n}").start(), range(8)))
     wait("two engines", lambda: cluster.settled(2, 1))
     for stream in streams:
         stream.join()
-        assert (stream.error, stream.completion_tokens) == (None, 1000)
+        assert (stream.error, stream.completion_tokens) == (None, 1500)
     wait("no engine", lambda: not cluster.replicas("Engine"))
     # The last one may be draining still: it takes nothing more, and the next is asked for.
     assert cluster.complete(cluster.direct).status_code == 200
