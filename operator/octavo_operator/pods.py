@@ -12,9 +12,12 @@ from octavo_operator.observed import Key
 from octavo_operator.spec_hash import model_claim
 
 GRACE_S = 3630
-"""Of every pod. A constant: the template cannot change while pods live, and Serve's own timeout bounds the drain."""
+"""Of workers. A constant: the template cannot change while pods live, and Serve's own timeout bounds the drain."""
+HEAD_GRACE_S = 30
+"""Of the head: it carries no stream, and Ray's autoscaler, the first process of its container, takes no SIGTERM."""
+_DRAIN_VARIABLE = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 _RAY_DRAIN_S = 3600
-"""Ray's default of 30 s would cut streams."""
+"""Of workers: Ray's default of 30 s would cut streams."""
 _OBJECT_STORE_BYTES = 100_000_000
 """Tokens never go through Ray's object store, so it gets little more than Ray's minimum."""
 _SHARED_MEMORY = "256Mi"
@@ -55,8 +58,8 @@ def environment(key: Key, deployment: ServingDeployment, own: Mapping[str, str])
 
 def head_group(key: Key, deployment: ServingDeployment, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
     resources = _resources(deployment.managed.head.resources, placement.HEAD_CPUS, placement.HEAD_MEMORY)
-    container = _container("ray-head", key, deployment, image, resources, [], {})
-    template = _template(deployment, "head", labels, container, [])
+    container = _container("ray-head", key, deployment, image, resources, [], {_DRAIN_VARIABLE: "0"})
+    template = _template(deployment, "head", labels, container, [], HEAD_GRACE_S)
     # Ray's head runs no replica: an engine's memory could take the whole cluster down with it.
     return {"rayStartParams": {**_START, "dashboard-host": "0.0.0.0", "num-cpus": "0"}, "template": template}
 
@@ -123,6 +126,7 @@ def _template(
     labels: Mapping[str, str],
     container: dict[str, Any],
     volumes: list[dict[str, Any]],
+    grace_s: int = GRACE_S,
 ) -> dict[str, Any]:
     managed = deployment.managed
     spec: dict[str, Any] = {
@@ -139,7 +143,7 @@ def _template(
             "fsGroup": _USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": grace_s,
         # Else a Service named like one of Ray's variables would set it (RAY_PORT).
         "enableServiceLinks": False,
     }
@@ -183,7 +187,7 @@ def _container(
 
 def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
     variables = {
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(_RAY_DRAIN_S),
+        _DRAIN_VARIABLE: str(_RAY_DRAIN_S),
         "HF_HOME": CACHE_FOLDER,
         # Ray keeps what its workers print in files; kubectl logs shows what the container's first process prints.
         LOG_VARIABLE: "/proc/1/fd/1",

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
 import kopf
 
@@ -43,6 +44,8 @@ async def run_kopf(
             clusterwide=not namespaces,
             namespaces=namespaces,
             ready_flag=ready_flag,
+            # Of use among peers only, and there are none; kopf would ask for the user's name, which an image may lack.
+            identity=cast(Any, "octavo"),
         )
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
