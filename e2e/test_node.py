@@ -49,14 +49,14 @@ def test_a_restricted_pod_imports_the_environment_as_user_1000(kubectl: Kubectl)
 
 def test_what_is_not_restricted_is_refused(kubectl: Kubectl) -> None:
     pod = _pod("root", "id")
-    pod["spec"]["volumes"] = [{"name": "node-programs", "hostPath": {"path": "/usr"}}]
+    pod["spec"]["volumes"][0] = {"name": pod["spec"]["volumes"][0]["name"], "hostPath": {"path": "/usr"}}
     with pytest.raises(Refused, match="violates PodSecurity"):
         kubectl.apply(pod)
 
 
 @pytest.mark.usefixtures("web")
 def test_logs_and_exec_work(kubectl: Kubectl) -> None:
-    assert kubectl.run("logs", "web") == "it listens\n"
+    assert kubectl.run("logs", "web").startswith("it listens\n")
     assert kubectl.run("exec", "web", "--", "id", "-u") == "1000\n"
     with pytest.raises(Refused, match="Read-only file system"):
         kubectl.run("exec", "web", "--", "touch", "/usr/written")

@@ -14,11 +14,11 @@ NAMESPACE = "models"
 
 
 def up(*, bare: bool) -> None:
+    if reason := requirements.reason_against():
+        raise ToolsMissing(reason)
     if (running := node.find()) is not None:
         print("The node runs already.")
     else:
-        if reason := requirements.reason_against():
-            raise ToolsMissing(reason)
         began = time.monotonic()
         requirements.install()
         ensure(*NODE_TIER)
@@ -27,11 +27,11 @@ def up(*, bare: bool) -> None:
             print(f"Programs were built or installed in {built - began:.0f} s.")
         try:
             running = node.start(outlive=True)
-            print(f"The node was ready in {time.monotonic() - built:.1f} s.", flush=True)
-            running.prepare(NAMESPACE)
         except BaseException:
             print(f"It did not start; the logs are in {HOME}. `make node-down` removes them.", file=sys.stderr)
             raise
+        print(f"The node was ready in {time.monotonic() - built:.1f} s.", flush=True)
+    running.prepare(NAMESPACE)
     if not bare:
         loading = time.monotonic()
         node.load(running, node.archives())

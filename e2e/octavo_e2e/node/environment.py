@@ -1,10 +1,11 @@
-"""What the server's pods run here: this machine's programs and this checkout's environment, mounted read-only.
+"""What the server's pods run here: this machine's programs and this checkout's environment, mounted.
 
-The image of the server is a skeleton: folders, links and a user. Pods mount the rest at the places where it lies on
-this machine, by PersistentVolumeClaims, which Pod Security ``restricted`` allows where it forbids ``hostPath``.
+The image of the server is a skeleton: folders, links and a user. Pods mount the rest, read-only, at the places where
+it lies on this machine, by PersistentVolumeClaims: Pod Security ``restricted`` allows them and forbids ``hostPath``.
 """
 
 import json
+import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from typing import Any
 
 from octavo_e2e.node import images
 from octavo_e2e.processes import StartFailed
+from octavo_e2e.tools import cache
 
 CHECKOUT = Path(__file__).parents[3]
 USER = 1000
+_HOME = "/home/ray"
 
 _LINKS = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 _FILES = ("/etc/ld.so.cache", "/etc/debian_version", "/etc/os-release")
@@ -24,10 +27,20 @@ _FILES = ("/etc/ld.so.cache", "/etc/debian_version", "/etc/os-release")
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A folder of this machine, at the same path in pods."""
+    """A folder of this machine, and where pods have it; at the same path where nothing else is said."""
 
     name: str
     path: Path
+    elsewhere: str = ""
+    writable: bool = False
+
+    @property
+    def at(self) -> str:
+        return self.elsewhere or str(self.path)
+
+    @property
+    def mode(self) -> str:
+        return "ReadWriteMany" if self.writable else "ReadOnlyMany"
 
 
 def mounted() -> list[Mounted]:
@@ -42,7 +55,15 @@ def mounted() -> list[Mounted]:
         for path in (one.path, *(python / "bin", environment / "bin")):
             if stat.S_IMODE(path.stat().st_mode) & 0o005 != 0o005:
                 raise StartFailed(f"{path} is not readable by all users, and pods do not run as root: chmod o+rX it")
-    return found
+    return [*found, Mounted("kernels", kernels_folder(), f"{_HOME}/.cache/octavo", writable=True)]
+
+
+def kernels_folder() -> Path:
+    """Compiled kernels outlive the node: each engine would compile them for a minute."""
+    folder = cache() / "e2e-kernels"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chown(folder, USER, USER)
+    return folder
 
 
 def write_image(path: Path, name: str) -> Path:
@@ -51,14 +72,14 @@ def write_image(path: Path, name: str) -> Path:
         layer.folder(folder)
     layer.folder("tmp", 0o1777)
     layer.folder("var/tmp", 0o1777)
-    for folder in ("home/ray", "octavo", "octavo/cache"):
+    for folder in ("home/ray", "home/ray/.cache", "home/ray/.cache/octavo", "octavo", "octavo/cache"):
         layer.folder(folder, owner=USER)
     for link in _LINKS:
         if Path("/", link).is_symlink():
             layer.link(link, str(Path("/", link).readlink()))
     for made in _mount_points():
         layer.folder(made)
-    layer.file("etc/passwd", f"root:x:0:0::/root:/bin/sh\nray:x:{USER}:{USER}::/home/ray:/bin/bash\n".encode())
+    layer.file("etc/passwd", f"root:x:0:0::/root:/bin/sh\nray:x:{USER}:{USER}::{_HOME}:/bin/bash\n".encode())
     layer.file("etc/group", f"root:x:0:\nray:x:{USER}:\n".encode())
     layer.file("etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files dns\n")
     for file in map(Path, _FILES):
@@ -73,7 +94,7 @@ def write_image(path: Path, name: str) -> Path:
     path_variable = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     variables = {
         "PATH": path_variable,
-        "HOME": "/home/ray",
+        "HOME": _HOME,
         "HF_HOME": "/octavo/cache",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -83,7 +104,7 @@ def write_image(path: Path, name: str) -> Path:
     config = {
         "Env": [f"{name}={value}" for name, value in variables.items()],
         "User": f"{USER}:{USER}",
-        "WorkingDir": "/home/ray",
+        "WorkingDir": _HOME,
         "Cmd": ["bash"],
     }
     return images.write(path, name, layer, config)
@@ -101,7 +122,7 @@ def claims(namespace: str) -> list[dict[str, Any]]:
                 "kind": "PersistentVolume",
                 "metadata": {"name": volume},
                 "spec": {
-                    "accessModes": ["ReadOnlyMany"],
+                    "accessModes": [one.mode],
                     "capacity": size,
                     "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": claim}
                     | {"namespace": namespace},
@@ -115,7 +136,7 @@ def claims(namespace: str) -> list[dict[str, Any]]:
                 "kind": "PersistentVolumeClaim",
                 "metadata": {"name": claim, "namespace": namespace},
                 "spec": {
-                    "accessModes": ["ReadOnlyMany"],
+                    "accessModes": [one.mode],
                     "resources": {"requests": size},
                     "storageClassName": "",
                     "volumeName": volume,
@@ -128,13 +149,13 @@ def claims(namespace: str) -> list[dict[str, Any]]:
 def pod_volumes() -> list[dict[str, Any]]:
     """For a pod, or a ServingDeployment, of a namespace that has the claims."""
     return [
-        {"name": _claim(one), "persistentVolumeClaim": {"claimName": _claim(one), "readOnly": True}}
+        {"name": _claim(one), "persistentVolumeClaim": {"claimName": _claim(one), "readOnly": not one.writable}}
         for one in mounted()
     ]
 
 
 def pod_mounts() -> list[dict[str, Any]]:
-    return [{"name": _claim(one), "mountPath": str(one.path), "readOnly": True} for one in mounted()]
+    return [{"name": _claim(one), "mountPath": one.at, "readOnly": not one.writable} for one in mounted()]
 
 
 def for_people() -> str:
@@ -148,9 +169,10 @@ def _claim(one: Mounted) -> str:
 
 def _mount_points() -> Iterator[str]:
     """Every folder on the way to a mount, for all to pass: runc would make them too, but for root alone."""
-    seen = {"usr", "root", "home", "opt", "var", "tmp"}
+    seen = {"usr", "root", "home", "home/ray", "home/ray/.cache", "home/ray/.cache/octavo", "opt", "var", "tmp"}
     for one in mounted():
-        for path in (*reversed(one.path.parents), one.path):
+        at = Path(one.at)
+        for path in (*reversed(at.parents), at):
             name = str(path).lstrip("/")
             if name and name not in seen:
                 seen.add(name)

@@ -60,7 +60,12 @@ def start(*, outlive: bool = False) -> Node:
         _clear(folder)
         addresses.refuse_overlap()
         (folder / "holder.json").write_text(json.dumps({"checkout": str(CHECKOUT)}))
-        return _start(folder, outlive=outlive)
+        try:
+            return _start(folder, outlive=outlive)
+        except BaseException:
+            # Its logs stay, until the next start or end.
+            _end(folder)
+            raise
 
 
 def find() -> Node | None:
@@ -151,11 +156,15 @@ def _holder(folder: Path) -> str:
     return str(json.loads((folder / "holder.json").read_text())["checkout"])
 
 
-def _clear(folder: Path) -> None:
-    """Ends what runs of it and empties its folder; raises ``StartFailed`` where something stays."""
+def _end(folder: Path) -> None:
     if (holder := _namespaces_process(folder)) is not None:
         namespaces.end(holder)
     Launcher(folder).pids.stop()
+
+
+def _clear(folder: Path) -> None:
+    """Ends what runs of it and empties its folder; raises ``StartFailed`` where something stays."""
+    _end(folder)
     addresses.disconnect()
     if left := cgroups.remove():
         raise StartFailed(f"cgroups that cannot be removed: {', '.join(map(str, left))}")
@@ -176,10 +185,14 @@ def _claim() -> Iterator[Path]:
     """The folder, for one process at a time; raises ``Held`` where another starts or ends a node now."""
     while True:
         HOME.mkdir(mode=0o700, exist_ok=True)
-        if HOME.stat().st_uid != os.getuid():
-            raise Held(f"{HOME} belongs to another user: remove it")
-        descriptor = os.open(HOME, os.O_RDONLY | os.O_DIRECTORY)
         try:
+            # Everybody may make files beside it: a link would have another folder emptied.
+            descriptor = os.open(HOME, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise Held(f"{HOME} cannot be used: {error.strerror}; remove it") from None
+        try:
+            if os.fstat(descriptor).st_uid != os.getuid():
+                raise Held(f"{HOME} belongs to another user: remove it")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever had it may have removed it meanwhile.
             if HOME.exists() and os.stat(HOME).st_ino == os.fstat(descriptor).st_ino:
