@@ -21,7 +21,7 @@ MODULE = "octavo_serving.app"
 """The application's; to import it loads no torch, and starts nothing."""
 PREFIX = "octavo-operator-import-check-"
 """Of every such job's id: what an operator that was killed left behind is found by it."""
-ASK_S, END_S, POLL_S, END_POLL_S = 20.0, 10.0, 0.3, 0.1
+ASK_S, END_S, POLL_S, GONE_S = 20.0, 10.0, 0.3, 2.5
 """Longest until the answer, and longest until the job is gone where none came."""
 AGAIN_S = 300.0
 """How long a no counts, and that nothing could be learnt."""
@@ -139,10 +139,10 @@ class Importable:
         """Makes Ray forget the job; one that does not end is tried again when its Ray is next looked at."""
         try:
             async with asyncio.timeout(END_S):
-                while (job := await jobs.find(name)) is not None and not (job.ended and await jobs.delete(name)):
-                    if not job.ended:
-                        await jobs.stop(name)
-                    await asyncio.sleep(END_POLL_S)
+                while (job := await jobs.find(name)) is not None:
+                    await (jobs.delete if job.ended else jobs.stop)(name)
+                    # Ray watches each job every second, and writes one down as failed whose end it has not seen yet.
+                    await asyncio.sleep(GONE_S if job.ended else POLL_S)
         except (TimeoutError, ServeError):
             self._left[address] = name
         else:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from octavo_operator import importable
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import HttpApi, load_configuration
 from octavo_operator.serve import ServeClient
@@ -33,8 +34,10 @@ def kube(http_api) -> Kube:
 
 
 @pytest.fixture
-async def ray_serve() -> AsyncIterator[FakeServe]:
-    """A Ray dashboard in this process."""
+async def ray_serve(monkeypatch) -> AsyncIterator[FakeServe]:
+    """A Ray dashboard in this process. Its clock is fast, and so is who waits for its jobs."""
+    monkeypatch.setattr(importable, "POLL_S", 0.01)
+    monkeypatch.setattr(importable, "GONE_S", 0.05)
     async with FakeServe(seed=random.randrange(2**32)) as serve:
         yield serve
 

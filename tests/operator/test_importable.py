@@ -38,9 +38,7 @@ def clock():
 
 
 @pytest.fixture
-def client(session, clock, monkeypatch):
-    monkeypatch.setattr(importable, "POLL_S", 0.01)
-    monkeypatch.setattr(importable, "END_POLL_S", 0.01)
+def client(session, clock):
     asks = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)), now=lambda: clock.now)
     return ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0, importable=asks)
 
@@ -79,6 +77,14 @@ async def test_a_ray_with_octavo_is_asked_once_and_keeps_nothing_of_it(ray_serve
     clock.now = 1e6
     assert (await read()).reach is Reach.OK
     assert ray_serve.ray.jobs.submitted == [name]
+
+
+async def test_a_job_that_ray_writes_down_again_is_deleted_again(ray_serve, read):
+    """It does so with one that is deleted before Ray's watch over it has seen it end."""
+    await read()
+    await asyncio.sleep(0.1)
+    assert ray_serve.ray.jobs.known == {}
+    assert len([call for call in job_calls(ray_serve) if call[0] == "DELETE"]) == 2
 
 
 async def test_the_job_takes_no_cpu_and_says_what_it_asks_for(ray_serve, read):

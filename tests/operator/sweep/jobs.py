@@ -7,9 +7,13 @@ from octavo_api import __version__
 
 from .clock import Timeline
 
+_WATCHED_S = 1.0
+"""How often Ray looks at each job."""
+
 
 @dataclass(eq=False)
 class Job:
+    name: str
     entrypoint: str
     ends_at: float
     status: str = "PENDING"
@@ -54,7 +58,7 @@ class Jobs:
         if name in self.submitted:
             # Ray takes one that it has forgotten, but it may fail for what is still done about the first.
             return False
-        self.known[name] = Job(entrypoint, self._timeline.now + self._rng.uniform(0.5, self.seconds))
+        self.known[name] = Job(name, entrypoint, self._timeline.now + self._rng.uniform(0.5, self.seconds))
         self.submitted.append(name)
         return True
 
@@ -62,7 +66,7 @@ class Jobs:
         job = self.find(name)
         if job is None or job.ended:
             return False
-        job.status = "STOPPED"
+        job.status, job.ends_at = "STOPPED", self._timeline.now
         return True
 
     def delete(self, name: str) -> bool:
@@ -70,11 +74,17 @@ class Jobs:
         job = self.find(name)
         if job is not None and not job.ended:
             return False
+        if job is not None and self._timeline.now < job.ends_at + _WATCHED_S:
+            self._timeline.after(_WATCHED_S, self._come_back, job, self.known)
         self.known.pop(name, None)
         return True
 
     def lose_everything(self) -> None:
-        self.known.clear()
+        self.known = {}
+
+    def _come_back(self, job: Job, known: dict[str, Job]) -> None:
+        """Whoever watched it finds it gone, and writes it down as failed."""
+        known[job.name] = Job(job.name, "Entrypoint not found.", 0.0, "FAILED")
 
     def _finish(self, job: Job) -> None:
         job.exit_code, said = self.answer
