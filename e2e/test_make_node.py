@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from octavo_e2e.kubectl import Kubectl
 from octavo_e2e.node import namespaces, node, traces
+from octavo_e2e.node.containerd import PAUSE
 from octavo_e2e.processes import Launcher, Process, alive
 
 pytestmark = pytest.mark.node
@@ -27,10 +29,12 @@ def _no_node() -> Iterator[None]:
 def test_a_node_comes_up_once_and_goes_without_a_trace() -> None:
     before = traces.read()
     assert "The node was ready" in _command("up", "--bare")
-    inside = _inside()
-    assert len(inside) >= 10
+    _start_a_pod()
+    started = Launcher(node.HOME).pids.read()
     assert "The node runs already." in _command("up", "--bare")
-    assert _inside() == inside
+    assert Launcher(node.HOME).pids.read() == started
+    inside = _inside()
+    assert len(inside) >= 12
     assert _command("down") == "The node is gone.\n"
     assert not [pid for pid in inside if alive(pid)]
     assert traces.read().beyond(before) == {}
@@ -56,12 +60,23 @@ def test_what_a_killed_start_left_is_cleared_by_the_next() -> None:
 
 def test_another_checkouts_node_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     _command("up", "--bare")
-    inside = _inside()
+    started = Launcher(node.HOME).pids.read()
     monkeypatch.setattr(node, "CHECKOUT", Path("/elsewhere"))
     for what in (node.start, node.stop, node.find):
         with pytest.raises(node.Held, match="make node-down"):
             what()
-    assert _inside() == inside
+    assert all(process.running for process in started)
+
+
+def _start_a_pod() -> None:
+    """Of the one image that is there."""
+    kubectl = Kubectl(node.HOME / "admin.kubeconfig", "models")
+    secure = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    profile = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never", "securityContext": secure}
+    spec = {"containers": [container], "securityContext": profile}
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pause"}, "spec": spec})
+    kubectl.run("wait", "--for=condition=Ready", "pod/pause", "--timeout=60s")
 
 
 def _command(*arguments: str) -> str:
@@ -81,5 +96,4 @@ def _started(name: str) -> list[Process]:
 def _inside() -> list[int]:
     (holder,) = _started("namespaces")
     held = namespaces.of(holder)
-    # Those that stay: kubelet runs others for a moment.
     return [] if held is None else held.processes()

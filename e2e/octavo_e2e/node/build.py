@@ -24,7 +24,7 @@ from octavo_e2e.tools import cache
 SUITE = "bookworm"
 _PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _CERTIFICATES = "/etc/ssl/certs"
-_MOST_STEPS = 150
+_MOST_STEPS = 80
 """Some 15 of them are of one build, with 100 MB in all."""
 
 

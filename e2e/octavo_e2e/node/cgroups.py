@@ -20,6 +20,17 @@ def folders() -> list[Path]:
     return [folder for root in hierarchies() if (folder := root / NAME).is_dir()]
 
 
+def processes() -> set[int]:
+    """Ids of all that run in the node's pods."""
+    found: set[int] = set()
+    for folder in folders():
+        for path in folder.rglob("cgroup.procs"):
+            # It may go while it is read; and of a v2 group in threaded mode there is nothing to read.
+            with contextlib.suppress(OSError):
+                found.update(map(int, path.read_text().split()))
+    return found
+
+
 def make() -> None:
     """kubelet makes none for its root, it only looks for it."""
     for root in hierarchies():

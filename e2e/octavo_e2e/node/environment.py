@@ -4,11 +4,12 @@ The image of the server is a skeleton: folders, links and a user. Pods mount the
 it lies on this machine, by PersistentVolumeClaims: Pod Security ``restricted`` allows them and forbids ``hostPath``.
 """
 
+import copy
 import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,15 @@ def pod_volumes() -> list[dict[str, Any]]:
 
 def pod_mounts() -> list[dict[str, Any]]:
     return [{"name": _claim(one), "mountPath": one.at, "readOnly": not one.writable} for one in mounted()]
+
+
+def equip(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """A ServingDeployment with the volumes and mounts beside its own, for a namespace that has the claims."""
+    equipped: dict[str, Any] = copy.deepcopy(dict(deployment))
+    managed = equipped["spec"].setdefault("rayCluster", {}).setdefault("managed", {})
+    managed["volumes"] = [*managed.get("volumes", ()), *pod_volumes()]
+    managed["volumeMounts"] = [*managed.get("volumeMounts", ()), *pod_mounts()]
+    return equipped
 
 
 def for_people() -> str:

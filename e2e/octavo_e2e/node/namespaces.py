@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo_e2e.node import cgroups
 from octavo_e2e.processes import Launcher, Process, StartFailed, alive
 
 _KUBELET_SETS = (
@@ -43,10 +44,10 @@ class Namespaces:
         return done.stdout
 
     def processes(self) -> list[int]:
-        """Ids of all that run inside, as this machine knows them."""
+        """Ids of all that run inside, as this machine knows them; pods have namespaces of their own again."""
         ours = _namespace(self.init)
         numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-        return sorted(pid for pid in numbers if ours is not None and _namespace(pid) == ours)
+        return sorted({pid for pid in numbers if ours is not None and _namespace(pid) == ours} | cgroups.processes())
 
 
 def make(launcher: Launcher) -> Namespaces:
