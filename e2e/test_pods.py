@@ -1,0 +1,83 @@
+"""A deployment's life in pods: installed, applied, asked, edited, deleted."""
+
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from octavo_e2e import pods
+from octavo_e2e.kubectl import eventually
+from octavo_e2e.node.node import Node
+from octavo_e2e.pods import InPods
+from octavo_e2e.serving import complete
+from octavo_e2e.streams import Stream
+
+from octavo_api.v1 import inference_pb2, inference_pb2_grpc
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
+NAMESPACE = "life"
+
+
+@pytest.fixture(scope="module")
+def books(node: Node) -> Iterator[InPods]:
+    began = time.monotonic()
+    helm = pods.install(node)
+    print(f"helm install to a ready operator: {time.monotonic() - began:.1f} s")
+    node.prepare(NAMESPACE)
+    began = time.monotonic()
+    serving = pods.serve(node, NAMESPACE, pods.small())
+    serving.wait_ready(300)
+    print(f"kubectl apply to Ready: {time.monotonic() - began:.1f} s")
+    yield serving
+    helm.uninstall(pods.RELEASE)
+    node.forget(NAMESPACE)
+
+
+def test_tokens_come_through_the_service_by_http_and_by_grpc(books: InPods) -> None:
+    assert complete(books.base, "books")
+    with grpc.insecure_channel(f"{books.address}:9000") as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        request = inference_pb2.GenerateRequest(model="books", text="Once", sampling={"max_tokens": 8})
+        parts = list(stub.GenerateStream(request, timeout=60))
+    assert "".join(choice.text for part in parts for choice in part.choices)
+
+
+def test_a_requests_life_is_in_the_logs_of_gateway_and_engine(books: InPods) -> None:
+    (gateway,), (engine,) = books.pods("gateway"), books.pods("engine")
+    complete(books.base, "books")
+    eventually("the gateway logs it", lambda: "/v1/completions" in books.log(gateway), timeout_s=20)
+    assert '"deployment":"Engine"' in books.log(engine).replace(" ", "")
+
+
+def test_a_live_edit_keeps_every_pod(books: InPods) -> None:
+    before = books.pods("gateway") | books.pods("engine") | books.pods("head")
+    began = time.monotonic()
+    books.edit({"servedName": "volumes"})
+    books.wait_ready()
+    eventually("the new name answers", lambda: _answers(books, "volumes"))
+    print(f"live edit: {time.monotonic() - began:.1f} s")
+    assert books.pods("gateway") | books.pods("engine") | books.pods("head") == before
+
+
+def test_a_rolling_edit_of_the_only_engine_cuts_no_stream(books: InPods) -> None:
+    stream = Stream(books.base, "volumes", "Once upon a time", 600).start().wait_for_a_token()
+    (before,) = books.pods("engine")
+    began = time.monotonic()
+    books.edit({"engine": {"maxNumSeqs": 8}})
+    books.wait_ready(240)
+    print(f"rolling edit: {time.monotonic() - began:.1f} s")
+    stream.join()
+    assert stream.error is None
+    assert complete(books.base, "volumes")
+    assert before
+
+
+def test_a_deletion_leaves_nothing(books: InPods) -> None:
+    print(f"gone: {books.delete():.1f} s, its pods too: {pods.wait_until_nothing_is_left(books, 180):.1f} s later")
+
+
+def _answers(books: InPods, model: str) -> bool:
+    try:
+        return bool(complete(books.base, model, max_tokens=1))
+    except OSError:
+        return False
