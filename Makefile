@@ -1,7 +1,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-fast e2e kube kube-down node node-down lint format proto lock clean
+.PHONY: help setup up test test-fast e2e e2e-full kube kube-down node node-down lint format proto lock clean
 
 MODEL ?=
 REPLICAS ?= 1
@@ -29,8 +29,11 @@ test: setup ## Run all tests, cheapest tier first
 test-fast: setup ## Run the tests that need neither a model nor Ray
 	@tools/test.sh fast
 
-e2e: setup ## Run the tests on a real kube-apiserver with KubeRay (the first time, builds both: about 10 minutes)
-	@.venv/bin/python -m pytest -q e2e -p no:cacheprovider --durations=10 --durations-min=2 $(ARGS)
+e2e: setup ## Run the quick half of the tests on a real API server and a real node (the first time, builds both: about 20 minutes)
+	@.venv/bin/python -m pytest -q e2e -p no:cacheprovider -m "not full" --durations=10 --durations-min=2 $(ARGS)
+
+e2e-full: setup ## Run all of them: a whole life in managed and external mode, and every failure of pods
+	@.venv/bin/python -m pytest -q e2e -p no:cacheprovider --durations=20 --durations-min=2 $(ARGS)
 
 kube: setup ## Start a Kubernetes API server with KubeRay and a fake node here, and say how to use it
 	@PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.cluster up

@@ -33,6 +33,7 @@ _NUMBERS = itertools.count(1)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "apiserver: starts a real kube-apiserver and KubeRay")
     config.addinivalue_line("markers", "node: starts a real node, with pods")
+    config.addinivalue_line("markers", "full: takes minutes; in `make e2e-full` only")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,8 @@ from octavo_e2e.operator import Installation, Operator
 from octavo_e2e.ray_host import RayHost
 from octavo_e2e.serving import Serving, complete, get
 
+pytestmark = pytest.mark.full
+
 FOREIGN = {"name": "somebody-else", "route_prefix": "/else", "import_path": "octavo_e2e.foreign_app:app"}
 NAMESPACE = "external"
 SMALL: dict[str, Any] = {"engine": {"kvCacheMemoryBytes": "64Mi"}, "resources": {"limits": {"cpu": 1}}}

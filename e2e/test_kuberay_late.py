@@ -10,6 +10,8 @@ from octavo_e2e.operator import Installation
 from octavo_e2e.serve_stub import running_stub
 from octavo_e2e.serving import Serving
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

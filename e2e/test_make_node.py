@@ -14,7 +14,7 @@ from octavo_e2e.node import namespaces, node, traces
 from octavo_e2e.node.containerd import PAUSE
 from octavo_e2e.processes import Launcher, Process, alive
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.full]
 _COMMAND = [sys.executable, "-m", "octavo_e2e.node"]
 
 

@@ -17,6 +17,8 @@ from octavo_e2e.operator import Installation, Operator
 from octavo_e2e.serve_stub import Stub, running_stub
 from octavo_e2e.serving import Serving
 
+pytestmark = pytest.mark.full
+
 OWNED = "serving.octavo.dev/deployment"
 CHILDREN = ("rayclusters.ray.io", "services", "poddisruptionbudgets", "secrets", "networkpolicies")
 

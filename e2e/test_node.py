@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from octavo_e2e.kubectl import Kubectl, Refused
-from octavo_e2e.node import environment
 from octavo_e2e.node.node import Node
+from octavo_e2e.pods import pod
 
 pytestmark = pytest.mark.node
 NAMESPACE = "pods"
@@ -25,7 +25,7 @@ def kubectl(node: Node) -> Iterator[Kubectl]:
 @pytest.fixture(scope="module")
 def web(kubectl: Kubectl) -> dict[str, Any]:
     """A Service with one pod behind it."""
-    kubectl.apply(_pod("web", f"echo it listens; {_SERVE}", labels={"app": "web"}))
+    kubectl.apply(pod("web", f"echo it listens; {_SERVE}", labels={"app": "web"}))
     port = {"port": 80, "targetPort": 8000}
     kubectl.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}} | _spec([port]))
     kubectl.run("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
@@ -42,16 +42,16 @@ def test_the_node_is_ready(node: Node) -> None:
 
 
 def test_a_restricted_pod_imports_the_environment_as_user_1000(kubectl: Kubectl) -> None:
-    kubectl.apply(_pod("imports", f'exec python -c "{_IMPORTS}"'))
+    kubectl.apply(pod("imports", f'exec python -c "{_IMPORTS}"'))
     kubectl.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/imports", "--timeout=120s", timeout_s=150)
     assert kubectl.run("logs", "imports") == "imported by 1000 2.0\n"
 
 
 def test_what_is_not_restricted_is_refused(kubectl: Kubectl) -> None:
-    pod = _pod("root", "id")
-    pod["spec"]["volumes"][0] = {"name": pod["spec"]["volumes"][0]["name"], "hostPath": {"path": "/usr"}}
+    root = pod("root", "id")
+    root["spec"]["volumes"][0] = {"name": root["spec"]["volumes"][0]["name"], "hostPath": {"path": "/usr"}}
     with pytest.raises(Refused, match="violates PodSecurity"):
-        kubectl.apply(pod)
+        kubectl.apply(root)
 
 
 @pytest.mark.usefixtures("web")
@@ -65,7 +65,7 @@ def test_logs_and_exec_work(kubectl: Kubectl) -> None:
 @pytest.mark.usefixtures("web")
 def test_a_service_is_reached_by_name_from_a_pod(kubectl: Kubectl) -> None:
     url = f"http://web.{NAMESPACE}.svc.cluster.local/"
-    kubectl.apply(_pod("asks", f"exec wget -q -O- {url}"))
+    kubectl.apply(pod("asks", f"exec wget -q -O- {url}"))
     kubectl.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/asks", "--timeout=60s")
     assert "Directory listing" in kubectl.run("logs", "asks")
 
@@ -78,26 +78,3 @@ def test_a_service_is_reached_by_its_address_from_this_machine(web: dict[str, An
 
 def _spec(ports: list[dict[str, Any]]) -> dict[str, Any]:
     return {"spec": {"selector": {"app": "web"}, "ports": ports}}
-
-
-def _pod(name: str, script: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
-    container = {
-        "name": "main",
-        "image": "ghcr.io/octavo-dev/octavo-server:0.1.0",
-        "imagePullPolicy": "Never",
-        "command": ["bash", "-c", script],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "volumeMounts": environment.pod_mounts(),
-    }
-    spec = {
-        "containers": [container],
-        "restartPolicy": "Never",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": environment.USER},
-        "terminationGracePeriodSeconds": 1,
-        "volumes": environment.pod_volumes(),
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}

@@ -93,7 +93,7 @@ class Model(Section):
     )
     cache: ClaimRef | None = setting(
         None,
-        "Where downloaded models are kept, shared by all replicas.",
+        "Where downloaded models and compiled kernels are kept, shared by all replicas.",
         change=Change.NEW_CLUSTER,
         auto="the pod's own disk, gone with it",
     )

@@ -71,6 +71,30 @@ class InPods(Serving):
         return [f"{kind}/{name}" for kind, name in names if name == self.name or name.startswith(f"{self.name}-")]
 
 
+def pod(name: str, script: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """One that Pod Security ``restricted`` admits, with this machine's programs and the checkout's environment."""
+    container = {
+        "name": "main",
+        "image": "ghcr.io/octavo-dev/octavo-server:0.1.0",
+        "imagePullPolicy": "Never",
+        "command": ["bash", "-c", script],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": environment.pod_mounts(),
+    }
+    spec = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": environment.USER},
+        "terminationGracePeriodSeconds": 1,
+        "volumes": environment.pod_volumes(),
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": dict(labels or {})}, "spec": spec}
+
+
 def install(node: Node, *values: str) -> Helm:
     """The chart as printed, with the operator in a pod; returns when that is ready."""
     helm = Helm(node.cluster.admin, node.cluster.folder, NAMESPACE)

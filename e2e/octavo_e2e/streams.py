@@ -27,6 +27,7 @@ class Stream:
     first_token_at: float | None = None
     ended_at: float | None = None
     _begun: threading.Event = field(default_factory=threading.Event)
+    _closed: bool = False
     _thread: threading.Thread | None = None
 
     def start(self) -> "Stream":
@@ -44,6 +45,18 @@ class Stream:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"it hangs after {len(self.text)} characters"
         return self
+
+    def wait_for_text(self, length: int, timeout_s: float = 300) -> "Stream":
+        deadline = time.monotonic() + timeout_s
+        while len(self.text) < length and self.runs:
+            assert time.monotonic() < deadline, f"{len(self.text)} of {length} characters in {timeout_s} s"
+            time.sleep(0.1)
+        return self
+
+    def close(self) -> None:
+        """Ends it from this side."""
+        self._closed = True
+        self.join(30)
 
     @property
     def runs(self) -> bool:
@@ -70,6 +83,8 @@ class Stream:
                     return
                 for line in answer.iter_lines():
                     self._take(line)
+                    if self._closed:
+                        return
             if self.error is None and self.finish_reason is None:
                 self.error = "the connection ended before the stream"
         except httpx.HTTPError as error:
@@ -101,9 +116,17 @@ def open_streams(base: str, model: str, count: int, max_tokens: int) -> list[Str
     return [stream.wait_for_a_token() for stream in made]
 
 
-def undisturbed(base: str, streams: Sequence[Stream]) -> list[str]:
-    """What the same requests give now, one after another, while nothing is done to the servers."""
-    return [Stream(base, s.model, s.prompt, s.max_tokens).start().join().text for s in streams]
+def none_was_cut(streams: Sequence[Stream], after_s: float = 30) -> None:
+    """Lets them go on for so long and ends them from here; each then equals an undisturbed run of the same request."""
+    time.sleep(after_s)
+    assert [stream.error for stream in streams] == [None] * len(streams)
+    assert all(stream.runs for stream in streams), "one ended by itself: it did not outlive the change"
+    for stream in streams:
+        stream.close()
+    again = [Stream(s.base, s.model, s.prompt, s.max_tokens).start() for s in streams]
+    for stream, run in zip(streams, again, strict=True):
+        run.wait_for_text(len(stream.text)).close()
+        assert run.text[: len(stream.text)] == stream.text
 
 
 @dataclass

@@ -189,6 +189,8 @@ def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
     variables = {
         _DRAIN_VARIABLE: str(_RAY_DRAIN_S),
         "HF_HOME": CACHE_FOLDER,
+        # Compiled kernels: kept on the claim where there is one, else compiled by each new pod.
+        "XDG_CACHE_HOME": CACHE_FOLDER,
         # Ray keeps what its workers print in files; kubectl logs shows what the container's first process prints.
         LOG_VARIABLE: "/proc/1/fd/1",
     }

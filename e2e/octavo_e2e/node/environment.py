@@ -21,6 +21,7 @@ from octavo_e2e.tools import cache
 CHECKOUT = Path(__file__).parents[3]
 USER = 1000
 _HOME = "/home/ray"
+_KERNELS = "/octavo/cache/octavo"
 
 _LINKS = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 _FILES = ("/etc/ld.so.cache", "/etc/debian_version", "/etc/os-release")
@@ -56,7 +57,7 @@ def mounted() -> list[Mounted]:
         for path in (one.path, *(python / "bin", environment / "bin")):
             if stat.S_IMODE(path.stat().st_mode) & 0o005 != 0o005:
                 raise StartFailed(f"{path} is not readable by all users, and pods do not run as root: chmod o+rX it")
-    return [*found, Mounted("kernels", kernels_folder(), f"{_HOME}/.cache/octavo", writable=True)]
+    return [*found, Mounted("kernels", kernels_folder(), _KERNELS, writable=True)]
 
 
 def kernels_folder() -> Path:
@@ -73,7 +74,7 @@ def write_image(path: Path, name: str) -> Path:
         layer.folder(folder)
     layer.folder("tmp", 0o1777)
     layer.folder("var/tmp", 0o1777)
-    for folder in ("home/ray", "home/ray/.cache", "home/ray/.cache/octavo", "octavo", "octavo/cache"):
+    for folder in ("home/ray", "octavo", "octavo/cache", "octavo/cache/octavo"):
         layer.folder(folder, owner=USER)
     for link in _LINKS:
         if Path("/", link).is_symlink():
@@ -179,7 +180,7 @@ def _claim(one: Mounted) -> str:
 
 def _mount_points() -> Iterator[str]:
     """Every folder on the way to a mount, for all to pass: runc would make them too, but for root alone."""
-    seen = {"usr", "root", "home", "home/ray", "home/ray/.cache", "home/ray/.cache/octavo", "opt", "var", "tmp"}
+    seen = {"usr", "root", "home", "home/ray", "octavo", "octavo/cache", "octavo/cache/octavo", "opt", "var", "tmp"}
     for one in mounted():
         at = Path(one.at)
         for path in (*reversed(at.parents), at):

@@ -18,8 +18,9 @@ PACKAGES = {
     "conntrack": "conntrack",
     "buildah": "buildah",
     "debootstrap": "debootstrap",
+    "redis-check-rdb": "redis-tools",
 }
-"""Debian's package of each program."""
+"""Debian's package of each program. The last is Redis' server by another name: the server's own package starts it."""
 
 
 def reason_against() -> str | None:

@@ -214,6 +214,7 @@ def test_claims_and_cache(full, small):
     assert mounts["cache"]["mountPath"] == "/octavo/cache"
     assert {"name": "cache", "emptyDir": {}} in pod(small, "engine")["volumes"]
     assert variables(small, "engine")["HF_HOME"] == "/octavo/cache"
+    assert variables(small, "engine")["XDG_CACHE_HOME"] == "/octavo/cache", "compiled kernels"
 
 
 def test_what_the_user_passes_through_arrives_where_it_belongs(full):

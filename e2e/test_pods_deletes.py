@@ -1,0 +1,57 @@
+"""A deletion ends and leaves nothing, whatever else is gone already."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from octavo_e2e import pods
+from octavo_e2e.kubectl import eventually
+from octavo_e2e.node.node import Node
+from octavo_e2e.pods import InPods
+
+pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
+NAMESPACE = "deletes"
+
+
+@pytest.fixture(scope="module")
+def installed(node: Node) -> Iterator[Node]:
+    helm = pods.install(node)
+    yield node
+    helm.uninstall(pods.RELEASE)
+
+
+@pytest.fixture
+def books(installed: Node) -> Iterator[InPods]:
+    installed.prepare(NAMESPACE)
+    serving = pods.serve(installed, NAMESPACE, pods.small())
+    serving.wait_ready(300)
+    yield serving
+    installed.forget(NAMESPACE)
+
+
+def test_with_ray_dead(books: InPods) -> None:
+    (head,) = books.pods("head")
+    books.kubectl.run("delete", "pod", head, "--force", "--grace-period=0")
+    _delete(books, "with its head dead")
+
+
+def test_with_the_operator_down(books: InPods, installed: Node) -> None:
+    operator = installed.cluster.kubectl.within(pods.NAMESPACE)
+    operator.run("scale", f"deployment/{pods.RELEASE}", "--replicas=0")
+    eventually("no operator", lambda: not operator.names("pod"), timeout_s=60)
+    try:
+        _delete(books, "with the operator down")
+    finally:
+        operator.run("scale", f"deployment/{pods.RELEASE}", "--replicas=1")
+        operator.run("rollout", "status", f"deployment/{pods.RELEASE}", "--timeout=60s")
+
+
+def test_with_its_namespace(books: InPods, installed: Node) -> None:
+    began = time.monotonic()
+    installed.cluster.kubectl.run("delete", "namespace", NAMESPACE, "--timeout=200s", timeout_s=210)
+    print(f"its namespace and all in it: {time.monotonic() - began:.1f} s")
+
+
+def _delete(books: InPods, how: str) -> None:
+    took = books.delete()
+    print(f"deleted {how}: {took:.1f} s, its pods too: {pods.wait_until_nothing_is_left(books, 200):.1f} s later")

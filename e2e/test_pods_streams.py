@@ -1,0 +1,101 @@
+"""Streams that open before a change and outlive it: none is cut, and each equals an undisturbed greedy run."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from octavo_e2e import pods
+from octavo_e2e.kubectl import Refused, eventually
+from octavo_e2e.node.node import Node
+from octavo_e2e.pods import InPods
+from octavo_e2e.streams import Stream, none_was_cut, open_streams
+
+pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
+NAMESPACE = "streams"
+STREAMS, ENDLESS = 8, 7000
+
+
+@pytest.fixture(scope="module")
+def books(node: Node) -> Iterator[InPods]:
+    helm = pods.install(node)
+    node.prepare(NAMESPACE)
+    document = pods.small(replicas=2, engine={"batchInvariant": True}, rollout={"strategy": "NewCluster"})
+    serving = pods.serve(node, NAMESPACE, document)
+    serving.wait_ready(300)
+    yield serving
+    serving.delete()
+    helm.uninstall(pods.RELEASE)
+    node.forget(NAMESPACE)
+
+
+@pytest.fixture
+def streams(books: InPods) -> Iterator[list[Stream]]:
+    books.wait_ready(300)
+    opened = open_streams(books.base, "books", STREAMS, ENDLESS)
+    yield opened
+    for stream in opened:
+        stream.close()
+
+
+def test_a_rolling_edit(books: InPods, streams: list[Stream]) -> None:
+    gateways, engines = books.pods("gateway"), books.pods("engine")
+    began = time.monotonic()
+    books.edit({"engine": {"maxNumSeqs": 32}})
+    books.wait_ready(400)
+    print(f"rolling edit of two engines under {STREAMS} streams: {time.monotonic() - began:.1f} s")
+    assert books.pods("gateway") == gateways
+    none_was_cut(streams)
+    assert engines
+
+
+def test_an_eviction_of_one_of_two_engines_and_a_refused_second(books: InPods, streams: list[Stream]) -> None:
+    first, second = books.pods("engine")
+    _evict(books, first)
+    with pytest.raises(Refused, match="disruption budget"):
+        _evict(books, second)
+    began = time.monotonic()
+    eventually("another engine", lambda: len(books.pods("engine")) == 2, timeout_s=200, every_s=1)
+    books.wait_ready(300)
+    print(f"an engine evicted to Ready with two: {time.monotonic() - began:.1f} s")
+    none_was_cut(streams)
+
+
+def test_a_gateways_pod_is_deleted(books: InPods, streams: list[Stream]) -> None:
+    (gateway,) = books.pods("gateway")
+    began = time.monotonic()
+    books.kubectl.run("delete", "pod", gateway, "--wait=false")
+    eventually("another gateway", lambda: _new(books, gateway), timeout_s=200, every_s=1)
+    books.wait_ready(300)
+    print(f"the only gateway's pod deleted to Ready: {time.monotonic() - began:.1f} s")
+    none_was_cut(streams)
+
+
+def test_scaling_down(books: InPods, streams: list[Stream]) -> None:
+    began = time.monotonic()
+    books.edit({"replicas": 1})
+    books.wait_ready(300)
+    print(f"scaled from 2 to 1: {time.monotonic() - began:.1f} s")
+    none_was_cut(streams)
+
+
+def test_a_new_cluster(books: InPods, streams: list[Stream]) -> None:
+    before = books.kubectl.names("raycluster")
+    began = time.monotonic()
+    books.edit({"rayCluster": {"managed": {"env": [{"name": "EDITION", "value": "2"}]}}})
+    eventually("the Service selects the new one", lambda: books.said("TrafficSwitched"), timeout_s=400, every_s=1)
+    print(f"a new cluster beside the old one, until the switch: {time.monotonic() - began:.1f} s")
+    assert len(books.kubectl.names("raycluster") - before) == 1
+    none_was_cut(streams)
+    eventually("the old one is gone", lambda: not books.kubectl.names("raycluster") & before, timeout_s=200, every_s=1)
+
+
+def _evict(books: InPods, pod: str) -> None:
+    namespace = books.kubectl.namespace
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+    books.kubectl.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+
+
+def _new(books: InPods, old: str) -> bool:
+    return bool(set(books.pods("gateway")) - {old})
