@@ -18,15 +18,13 @@ STREAMS, ENDLESS = 8, 7000
 
 @pytest.fixture(scope="module")
 def books(node: Node) -> Iterator[InPods]:
-    helm = pods.install(node)
+    pods.install(node)
     node.prepare(NAMESPACE)
     document = pods.small(replicas=2, engine={"batchInvariant": True}, rollout={"strategy": "NewCluster"})
     serving = pods.serve(node, NAMESPACE, document)
     serving.wait_ready(300)
     yield serving
-    serving.delete()
-    helm.uninstall(pods.RELEASE)
-    node.forget(NAMESPACE)
+    pods.end(node, serving)
 
 
 @pytest.fixture

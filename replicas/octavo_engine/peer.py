@@ -95,11 +95,11 @@ class Peer:
         if self.live.get(request.id) is not request:
             return
         if output.error is not None:
-            self._finish(request)
+            self._finish(request, str(output.error))
         elif output.finish_reason is not None:
             request.open_choices -= 1
             if request.open_choices == 0:
-                self._finish(request)
+                self._finish(request, output.finish_reason.value)
         self._outbox.add_output(request.id, output)
 
     def update(
@@ -137,8 +137,9 @@ class Peer:
         self._closing = True
         self._wake.set()
 
-    def _finish(self, request: LiveRequest) -> None:
+    def _finish(self, request: LiveRequest, how: str) -> None:
         del self.live[request.id]
+        logger.info("request ended: %s", how, extra={"request_id": request.name})
 
     def _end(self, request_id: int, error: RequestError) -> None:
         self.live.pop(request_id, None)
@@ -201,6 +202,13 @@ class Peer:
             return
         request.open_choices = new.sampling.n
         self.live[submit.id] = request
+        logger.info(
+            "request of %s: %d prompt tokens, priority %d",
+            self.gateway,
+            len(submit.token_ids),
+            submit.priority,
+            extra={"request_id": request.name},
+        )
         self._engine.submit(new)
 
     def _abort(self, target: replica_pb2.Abort.Target) -> None:

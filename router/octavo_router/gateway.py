@@ -17,6 +17,7 @@ from octavo_api.errors import (
 )
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2, sampling_pb2
+from octavo_router import request_log
 from octavo_router.call import Call, ChatPrompt, Prompt, TextPrompt, check_token_ids
 from octavo_router.choice import ChoiceReader, Delta, FinishReason
 from octavo_router.registry import ReplicaStatus
@@ -274,7 +275,9 @@ class Generation:
         self._closed = True
         self._on_close(self)
         self.finish_reasons += [reason] * (len(self._choices) - len(self.finish_reasons))
-        self._observer.ended(self, self._clock() - self._arrived)
+        seconds = self._clock() - self._arrived
+        self._observer.ended(self, seconds)
+        request_log.ended(self, seconds)
         if self._stream is not None:
             await self._stream.aclose()
 

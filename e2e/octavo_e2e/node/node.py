@@ -37,14 +37,22 @@ class Node:
         """Makes a namespace that takes only what Pod Security ``restricted`` admits, with claims on the environment."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+        if self.cluster.kubectl.get("namespace", namespace) is None:
+            self._delete_volumes(namespace)  # one of the same name had them, and nobody else may bind them
         self.cluster.kubectl.within("").apply(made, *environment.claims(namespace))
 
     def forget(self, namespace: str) -> None:
-        """Removes it with everything in it, and its volumes."""
+        """Removes it with everything in it, and its volumes.
+
+        Kubernetes looks again at what is left after half the pods' time to end: minutes, where one serves still.
+        """
         kubectl = self.cluster.kubectl
-        kubectl.delete("namespace", namespace)
+        kubectl.run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=400s", timeout_s=410)
+        self._delete_volumes(namespace)
+
+    def _delete_volumes(self, namespace: str) -> None:
         volumes = [d["metadata"]["name"] for d in environment.claims(namespace) if d["kind"] == "PersistentVolume"]
-        kubectl.run("delete", "persistentvolume", "--ignore-not-found", *volumes)
+        self.cluster.kubectl.run("delete", "persistentvolume", "--ignore-not-found", *volumes)
 
 
 class Held(Exception):

@@ -78,6 +78,19 @@ async def test_tokens_arrive_as_the_engine_made_them(http):
         assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
 
 
+async def test_the_log_follows_a_request_from_gateway_to_engine_and_holds_no_text(http, caplog):
+    caplog.set_level("INFO")
+    body = {"model": "bytes", "prompt": "the prompt itself", "max_tokens": 5, "ignore_eos": True}
+    answer = (await http.post("/v1/completions", json=body)).json()
+    lines = {(r.name, r.getMessage()) for r in caplog.records if getattr(r, "request_id", "") in answer["id"]}
+    engine = [message for name, message in lines if name == "octavo_engine.peer"]
+    assert sorted(engine) == ["request ended: length", "request of test: 17 prompt tokens, priority 0"]
+    (gateway,) = [message for name, message in lines if name == "octavo_router.request_log"]
+    assert gateway.startswith("request ended: length on ")
+    assert "prompt 17 tokens (0 cached), output 5; queued" in gateway
+    assert not any("prompt itself" in message or answer["choices"][0]["text"] in message for _, message in lines)
+
+
 async def test_the_second_time_the_prefix_is_cached_for_the_same_salt_alone(http):
     prompt = list(range(200))
     cached = []

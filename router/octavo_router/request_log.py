@@ -1,0 +1,31 @@
+"""What the log says of a request: one line, when it has ended, with what an operator asks first."""
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from octavo_router.gateway import Generation
+
+logger = logging.getLogger(__name__)
+
+
+def ended(generation: "Generation", seconds: float) -> None:
+    """``seconds`` from its arrival. Neither prompt nor answer is written."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    route, timing = generation.route, generation.timing
+    on = f"on {route.replica} ({route.reason})" if route is not None else "without a replica"
+    steps = "" if timing is None else f"; queued {timing.queue_s:.3f}, prefill {timing.prefill_s:.3f} s"
+    preempted = f", preempted {timing.num_preemptions} times" if timing is not None and timing.num_preemptions else ""
+    logger.info(
+        "request ended: %s %s after %.3f s, prompt %d tokens (%d cached), output %d%s%s",
+        "/".join(generation.finish_reasons),
+        on,
+        seconds,
+        len(generation.prompt_token_ids),
+        generation.cached_tokens or 0,
+        generation.completion_tokens,
+        steps,
+        preempted,
+        extra={"request_id": generation.call.request_id},
+    )
