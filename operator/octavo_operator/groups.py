@@ -9,19 +9,21 @@ from octavo_operator.raycluster import bounds, group_indexes, guarded, is_group
 
 
 def bound(
-    live: Cluster, wanted: Mapping[str, Counts], present: Mapping[str, int] | None
+    live: Cluster, wanted: Mapping[str, Counts], present: Mapping[str, int] | None, stopping: Mapping[str, int]
 ) -> tuple[Mapping[str, Any], ...]:
     """Returns the JSON Patch that moves the groups' bounds towards ``wanted``, none where they are right.
 
     ``present`` are the replicas that Serve still has of each, stopping ones with them; None while a roll is on or Serve
-    does not say, and then no bound falls.
+    does not say, and then no bound falls. ``stopping`` are those that only end their streams: Serve starts others
+    meanwhile, as Kubernetes does, so their pods take no room from these.
     """
     operations: list[Mapping[str, Any]] = []
     groups = group_indexes(live.document.get("spec") or {})
     for name, target in wanted.items():
         if name in groups:
             index, group = groups[name]
-            changes = _changes(group, target, None if present is None else present.get(name, 0))
+            there = None if present is None else present.get(name, 0)
+            changes = _changes(group, target, there, stopping.get(name, 0))
             if changes:
                 path = f"/spec/workerGroupSpecs/{index}"
                 operations.append(is_group(index, name))
@@ -32,8 +34,9 @@ def bound(
     return guarded(live, operations)
 
 
-def _changes(group: Mapping[str, Any], target: Counts, present: int | None) -> dict[str, int]:
+def _changes(group: Mapping[str, Any], target: Counts, present: int | None, stopping: int) -> dict[str, int]:
     least, most = bounds(target)
+    most += stopping
     old_least, old_most = int(group.get("minReplicas") or 0), int(group.get("maxReplicas") or 0)
     replicas = int(group.get("replicas") or 0)
     pods = min(max(replicas, old_least), old_most)

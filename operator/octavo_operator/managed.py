@@ -130,7 +130,7 @@ class Managed:
                 names.GATEWAY_GROUP: counts(place.application, GATEWAY),
                 names.ENGINE_GROUP: counts(place.application, ENGINE),
             }
-            if operations := bound(target, groups, present):
+            if operations := bound(target, groups, present, self._stopping(wanted)):
                 actions.append(PatchCluster(target.name, operations))
         selects = front.name if front is not None else self.wanted_name
         for intent in (
@@ -234,6 +234,14 @@ class Managed:
         return {
             names.ENGINE_GROUP: len(view.engines.replicas),
             names.GATEWAY_GROUP: len(view.gateways.replicas),
+        }
+
+    def _stopping(self, view: Serving) -> Mapping[str, int]:
+        groups = ((names.ENGINE_GROUP, view.engines), (names.GATEWAY_GROUP, view.gateways))
+        return {
+            name: sum(replica.state == "STOPPING" for replica in deployment.replicas)
+            for name, deployment in groups
+            if deployment is not None
         }
 
     def _ray(self, arrangement: Arrangement, wanted: Serving) -> Verdict:

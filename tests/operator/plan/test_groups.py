@@ -41,7 +41,7 @@ def test_scaling_down_keeps_the_pods_until_serve_let_go_of_them(serving):
     w.app.status = "RUNNING"
     w.app.replicas["Engine"] = ["RUNNING", "STOPPING", "STOPPING"]
     w.step()
-    assert bounds(w) == (3, 3)
+    assert bounds(w) == (3, 4)
     w.app.replicas["Engine"] = ["RUNNING", "STOPPING"]
     w.step()
     assert bounds(w) == (2, 3)
@@ -102,5 +102,21 @@ def test_a_patch_is_guarded_by_uid_and_group_name(serving):
 def test_bounds_that_somebody_edits_are_set_back(serving):
     w = serving({"replicas": 2})
     w.group("engine").update(minReplicas=0, maxReplicas=9)
+    w.step()
+    assert bounds(w) == (2, 3)
+
+
+def test_engines_that_only_end_their_streams_take_no_room_from_those_that_replace_them(serving):
+    w = serving({"replicas": 2})
+    w.edit(engine={"maxNumSeqs": 4})
+    w.step()
+    w.app.statuses["Engine"] = "UPDATING"
+    w.app.replicas["Engine"] = ["STOPPING", "RUNNING", "RUNNING"]
+    w.app.targets["Engine"] = 2
+    w.step()
+    assert bounds(w) == (2, 4)
+    w.app.targets.clear()
+    w.settle()
+    w.group("engine")["replicas"] = 2
     w.step()
     assert bounds(w) == (2, 3)
