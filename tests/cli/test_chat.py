@@ -28,6 +28,7 @@ class Terminal:
         script = "from octavo_cli.main import main; main()"
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job has it ignored
             os.execv(sys.executable, [sys.executable, "-c", script, "chat", *arguments])
         self.shown = ""
 
