@@ -187,7 +187,7 @@ def test_one_engine_that_is_replaced_answers_until_its_successor_does_and_withou
     endless = cluster.stream(NEVER_ENDS).start()
     cluster.apply(cluster.application(replicas=1, engine={"maxNumSeqs": 5}, rollout=rollout))
     wait("the old one stops", lambda: cluster.replicas("Engine", "STOPPING") == [before])
-    assert ask(cluster).status_code == 503
+    wait("nobody answers", lambda: ask(cluster).status_code == 503)
     cluster.deploy(replicas=1, engine={"maxNumSeqs": 5}, rollout=rollout)
     endless.join()
     assert [before] != cluster.replicas("Engine")
