@@ -69,7 +69,7 @@ def test_a_rolling_edit_of_the_only_engine_cuts_no_stream(books: InPods) -> None
     stream.join()
     assert stream.error is None
     assert complete(books.base, "volumes")
-    assert before
+    assert set(books.pods("engine")) - {before}, "the new engine came up beside the old one"
 
 
 def test_a_deletion_leaves_nothing(books: InPods) -> None:

@@ -1,4 +1,5 @@
 import random
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -7,8 +8,11 @@ import pytest
 from octavo_operator import importable
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import HttpApi, load_configuration
+from octavo_operator.plan import plan
+from octavo_operator.reconcile import Reconciler
 from octavo_operator.serve import ServeClient
 
+from .deployments import DEFAULTS
 from .fakes.api_http import FakeApiServer
 from .fakes.serve_http import RAY_VERSION, FakeServe
 
@@ -51,3 +55,11 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.fixture
 def serve_client(session) -> ServeClient:
     return ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0)
+
+
+@pytest.fixture
+def make(kube, serve_client):
+    def make(planner=plan) -> Reconciler:
+        return Reconciler(kube, serve_client, time, DEFAULTS, plan=planner, rng=random.Random(1))
+
+    return make

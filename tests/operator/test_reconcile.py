@@ -1,13 +1,10 @@
 """One look at a deployment, over HTTP to both fakes: observe, plan, act, say so."""
 
 import asyncio
-import base64
 import json
 import logging
 import math
-import random
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -21,21 +18,15 @@ from octavo_operator.actions import (
     RemoveApplication,
     SetFinalizer,
 )
-from octavo_operator.defaults import Defaults
-from octavo_operator.kube import resource_of
 from octavo_operator.observe import observe
 from octavo_operator.observed import Key, Reach
-from octavo_operator.ownership import needed
-from octavo_operator.plan import plan, read
 from octavo_operator.ray_tokens import RayTokens
-from octavo_operator.reconcile import Reconciler
 
+from .deployments import DEFAULTS, KEY, external, secret, steady, stored
 from .fakes.api_http import Trouble
 from .fakes.contract_kube import deployment, service
 from .fakes.serve_http import Answer, FakeServe
 
-KEY = Key("default", "books")
-DEFAULTS = Defaults(image="octavo:1", ray_version="2.60.0")
 TOKEN = "ray-token-of-the-tests"
 
 
@@ -49,34 +40,6 @@ class Planned:
     def __call__(self, resource, observed, now, defaults):
         self.seen.append((resource, observed))
         return self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]
-
-
-def steady(*actions, status=None, events=(), delay=30.0) -> Plan:
-    return Plan(tuple(actions), status or {"observedGeneration": 1}, tuple(events), delay)
-
-
-@pytest.fixture
-def make(kube, serve_client):
-    def make(planner=plan) -> Reconciler:
-        return Reconciler(kube, serve_client, time, DEFAULTS, plan=planner, rng=random.Random(1))
-
-    return make
-
-
-def external(api_server, address, name="books", **spec):
-    document = deployment("default", name)
-    document["spec"] |= {"rayCluster": {"external": {"dashboardURL": address}}, **spec}
-    return api_server.api.create("user", document)
-
-
-def stored(api_server, name="books"):
-    return api_server.api.get("ServingDeployment", "default", name)
-
-
-def secret(api_server, name, **values):
-    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-    metadata = {"namespace": "default", "name": name}
-    api_server.api.create("user", {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "data": data})
 
 
 async def test_a_deployment_that_is_gone_is_forgotten(make):
@@ -300,106 +263,6 @@ async def test_what_a_managed_deployment_asks_for_and_is_not_there_is_seen(api_s
     assert seen.missing_secrets == ("keys", "tls/tls.key")
     assert seen.missing_claims == ("weights",)
     assert not seen.kuberay_installed
-
-
-# Objects of somebody else
-
-
-def somebodys(kind):
-    spec = {
-        "Service": {"spec": {"ports": [{"port": 80}], "selector": {"app": "theirs"}}},
-        "Secret": {"data": {"password": "c2VjcmV0"}},
-        "PodDisruptionBudget": {"spec": {"minAvailable": 7}},
-        "NetworkPolicy": {"spec": {"podSelector": {"matchLabels": {"app": "theirs"}}}},
-        "RayCluster": {"spec": {"rayVersion": "1.0", "workerGroupSpecs": []}},
-    }[kind]
-    return {"kind": kind, "metadata": {"namespace": "default", "labels": {"app": "theirs"}}, **spec}
-
-
-NEEDED = ["Secret", "RayCluster", "Service", "PodDisruptionBudget", "NetworkPolicy"]
-
-
-def managed(api_server):
-    document = deployment("default", "books")
-    document["spec"] |= {"replicas": 2, "rayCluster": {"managed": {"networkPolicy": True}}}
-    return api_server.api.create("user", document)
-
-
-def take(api_server, kind):
-    """Somebody makes an object of the name that ours needs."""
-    wanted = needed(KEY, read(resource_of(stored(api_server))))
-    (name,) = (name for one, name in wanted if one.kind == kind)
-    document = somebodys(kind)
-    document["metadata"]["name"] = name
-    return api_server.api.create("somebody", document)
-
-
-@pytest.mark.parametrize("kind", NEEDED)
-async def test_an_object_of_somebody_else_is_seen_and_nothing_is_written_but_the_status(api_server, make, kind):
-    managed(api_server)
-    theirs = take(api_server, kind)
-    await make().reconcile(KEY)
-    (conflict,) = [item for item in stored(api_server)["status"]["conditions"] if item["type"] == "SpecValid"]
-    assert conflict["reason"] == "ObjectNameConflict"
-    assert theirs["metadata"]["name"] in conflict["message"]
-    assert {call.plural for call in api_server.written()} == {"servingdeployments", "events"}
-    assert api_server.api.get(kind, "default", theirs["metadata"]["name"]) == theirs
-    api_server.api.delete(kind, "default", theirs["metadata"]["name"])
-    await make().reconcile(KEY)
-    assert "ObjectNameConflict" not in json.dumps(stored(api_server)["status"]["conditions"])
-    assert api_server.api.get(kind, "default", theirs["metadata"]["name"])
-
-
-@pytest.mark.parametrize("kind", NEEDED)
-async def test_an_object_that_somebody_makes_between_the_look_and_the_deed_is_left_alone(api_server, make, kind):
-    managed(api_server)
-    theirs = []
-
-    def late(resource, observed, now, defaults):
-        if not theirs:
-            theirs.append(take(api_server, kind))
-        return plan(resource, observed, now, defaults)
-
-    reconciler = make(late)
-    assert await reconciler.reconcile(KEY) <= 2, "planned anew"
-    await reconciler.reconcile(KEY)
-    assert "ObjectNameConflict" in json.dumps(stored(api_server)["status"]["conditions"])
-    assert api_server.api.get(kind, "default", theirs[0]["metadata"]["name"]) == theirs[0]
-    later = NEEDED[NEEDED.index(kind) + 1 :]
-    assert not [found for other in later for found in api_server.api.listed(other)], "what comes after is not made"
-
-
-@pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "NetworkPolicy"])
-async def test_an_object_that_takes_the_place_of_ours_between_the_look_and_the_deed_is_left_alone(
-    api_server, make, kind
-):
-    managed(api_server)
-    await make().reconcile(KEY)
-    theirs = []
-
-    def late(resource, observed, now, defaults):
-        ((_, name),) = [child for child in observed.children if child[0] == kind]
-        if not theirs:
-            spoiled = {**observed.children, (kind, name): {**observed.children[kind, name], "spec": {}}}
-            api_server.api.delete(kind, "default", name)
-            theirs.append(take(api_server, kind))
-            return plan(resource, replace(observed, children=spoiled), now, defaults)
-        return steady()
-
-    assert await make(late).reconcile(KEY) <= 2
-    assert api_server.api.get(kind, "default", theirs[0]["metadata"]["name"]) == theirs[0]
-
-
-async def test_pods_behind_a_service_of_somebody_else_are_no_gateways(api_server, kube, serve_client):
-    managed(api_server)
-    take(api_server, "Service")
-    metadata = {"namespace": "default", "name": "books-1", "labels": {"kubernetes.io/service-name": "books"}}
-    endpoints = [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}]
-    api_server.api.create("user", {"kind": "EndpointSlice", "metadata": metadata, "endpoints": endpoints})
-    assert await kube.ready_endpoints("default", "books") == 1
-    seen = await observe(kube, serve_client, RayTokens(kube), await kube.get_resource(KEY), DEFAULTS)
-    assert seen.foreign == (("Service", "books"),)
-    assert seen.ready_gateways == 0
 
 
 # With the real plan
