@@ -1,7 +1,8 @@
 """SIGINT, SIGTERM and SIGHUP as the wish to stop."""
 
+import os
+import select
 import signal
-import threading
 from types import FrameType
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -17,7 +18,8 @@ class Signals:
     def __init__(self) -> None:
         self.raising = True
         self.count = 0
-        self._stop = threading.Event()
+        # Not an Event: a handler that comes while the thread below it holds the Event's lock waits for it for ever.
+        self._read, self._write = os.pipe()
 
     def catch(self) -> None:
         for number in _NUMBERS:
@@ -29,7 +31,8 @@ class Signals:
 
     def wait(self, seconds: float) -> bool:
         """Returns whether a signal has come."""
-        return self._stop.wait(seconds)
+        readable, _, _ = select.select([self._read], [], [], seconds)
+        return bool(readable)
 
     def pause(self, seconds: float) -> None:
         """Raises ``Stopped``, which is lost where a signal comes while Ray runs a callback of its own."""
@@ -38,6 +41,7 @@ class Signals:
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        self._stop.set()
+        if self.count == 1:
+            os.write(self._write, b"!")
         if self.raising or self.count > 1:
             raise Stopped
