@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -305,6 +306,11 @@ class Replica:
     @property
     def port(self) -> int:
         return self.server.port
+
+    def blocked_s(self, gateway: str) -> float:
+        """Returns for how long ``gateway`` has not taken the message that it is being sent."""
+        [peer] = [peer for peer in self.server._peers if peer.gateway == gateway]
+        return peer.blocked_s(time.monotonic())
 
 
 Serve = Callable[..., Awaitable[Replica]]

@@ -1,11 +1,16 @@
 """A gateway that does not read is its own problem."""
 
+import itertools
+import time
+
 PROMPT = list(range(10, 30))
 
 
-async def flood(gateway, *, streams: int, tokens: int):
-    """Submits more than the connection's flow control lets through unread."""
-    return [await gateway.submit(i, [i, *PROMPT], max_tokens=tokens, logprobs=20) for i in range(streams)]
+async def flood(gateway, *, streams: int, tokens: int, first_id: int = 0):
+    """Submits more than the connection's flow control lets through unread; its estimate of the wire may allow one."""
+    return [
+        await gateway.submit(first_id + i, [i, *PROMPT], max_tokens=tokens, logprobs=20) for i in range(streams)
+    ]
 
 
 async def test_steps_go_on_and_every_token_arrives_in_the_end(serve, attach, continuation):
@@ -33,16 +38,20 @@ async def test_lost_events_are_healed_by_a_snapshot(serve, attach):
     slow, other = await attach(replica, name="slow"), await attach(replica, name="other")
     await slow.resync()
     await slow.pause()
-    await flood(slow, streams=48, tokens=300)
-    await other.until(lambda: other.step.load.generation_tokens_total == 48 * 300)
-    # Each prompt stores thousands of blocks and evicts as many: more than the outbox keeps.
-    prompts = [[salt] * 4000 for salt in range(12)]
-    for number, prompt in enumerate(prompts):
-        await other.finished(await other.submit(number, prompt, max_tokens=1))
+    for attempt in itertools.count():
+        await flood(slow, streams=48, tokens=300, first_id=1000 * attempt)
+        await other.until(lambda: replica.server.active_requests == 0)
+        started = time.monotonic()
+        # Each prompt stores thousands of blocks and evicts as many: more than the outbox keeps.
+        for number in range(12):
+            prompt = [20 * attempt + number] * 4000
+            await other.finished(await other.submit(1000 * attempt + number, prompt, max_tokens=1))
+        if replica.blocked_s("slow") > time.monotonic() - started:
+            break
     slow.start_reading()
     await slow.until(lambda: slow.events_lost)
     await slow.resync()
-    await other.finished(await other.submit(99, [5, 6, 7], max_tokens=5))
+    await other.finished(await other.submit(999, [5, 6, 7], max_tokens=5))
     seq = slow.seq
     await slow.until(lambda: slow.seq > seq + 1)
     assert slow.synced
