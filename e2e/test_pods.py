@@ -29,7 +29,8 @@ def books(node: Node) -> Iterator[InPods]:
     serving.wait_ready(300)
     print(f"kubectl apply to Ready: {time.monotonic() - began:.1f} s")
     yield serving
-    pods.end(node, serving)
+    pods.end(serving)
+    pods.uninstall(node, NAMESPACE)
 
 
 def test_tokens_come_through_the_service_by_http_and_by_grpc(books: InPods) -> None:

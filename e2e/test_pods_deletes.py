@@ -15,9 +15,9 @@ NAMESPACE = "deletes"
 
 @pytest.fixture(scope="module")
 def installed(node: Node) -> Iterator[Node]:
-    helm = pods.install(node)
+    pods.install(node)
     yield node
-    helm.uninstall(pods.RELEASE)
+    pods.uninstall(node)
 
 
 @pytest.fixture
@@ -26,6 +26,15 @@ def books(installed: Node) -> Iterator[InPods]:
     serving = pods.serve(installed, NAMESPACE, pods.small())
     serving.wait_ready(300)
     yield serving
+    pods.end(serving)
+    installed.forget(NAMESPACE)
+
+
+def test_before_ray_is_up(installed: Node) -> None:
+    installed.prepare(NAMESPACE)
+    books = pods.serve(installed, NAMESPACE, pods.small())
+    eventually("its engine waits for Ray", lambda: any(map(books.initializes, books.pods("engine"))), 60, 0.2)
+    _delete(books, "before its head is up")
     installed.forget(NAMESPACE)
 
 

@@ -29,7 +29,8 @@ def books(node: Node) -> Iterator[InPods]:
     serving = pods.serve(node, NAMESPACE, document)
     serving.wait_ready(300)
     yield serving
-    pods.end(node, serving)
+    pods.end(serving)
+    pods.uninstall(node, NAMESPACE)
 
 
 @pytest.fixture

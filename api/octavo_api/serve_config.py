@@ -27,8 +27,9 @@ GATEWAY = "Gateway"
 ENGINE_VARIABLE = "OCTAVO_ENGINE"
 """Environment variable of an engine's replica: ``EngineEnvironment`` in JSON."""
 LOG_VARIABLE = "OCTAVO_LOG_STREAM"
-"""Environment variable of pods: where replicas write their logs, one JSON object a line; ``/proc/1/fd/1`` is the
-standard output of the pod's container, whoever started the replica."""
+"""Environment variable of pods: the file that replicas write their logs to, one JSON object a line."""
+CONTAINER_LOG = "container"
+"""In its place: the standard output of the replica's container."""
 
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5

@@ -3,37 +3,29 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from octavo_e2e.documents import deployment, merged
 from octavo_e2e.helm import Helm
 from octavo_e2e.kubectl import eventually
 from octavo_e2e.node import environment
-from octavo_e2e.node.node import Node
+from octavo_e2e.node.node import Node, chart_image
 from octavo_e2e.serving import Serving
 
 NAMESPACE = "octavo"
 RELEASE = "octavo"
 
 _SMALL: Mapping[str, Any] = {
-    "resources": {"limits": {"cpu": 2, "memory": "3Gi"}, "requests": {"cpu": "200m", "memory": "1Gi"}},
-    "router": {
-        "resources": {"limits": {"cpu": 1, "memory": "1536Mi"}, "requests": {"cpu": "100m", "memory": "512Mi"}},
-    },
-    "rayCluster": {
-        "managed": {
-            "head": {
-                "resources": {"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "100m", "memory": "512Mi"}},
-            },
-        },
-    },
+    "resources": {"limits": {"cpu": 2, "memory": "3Gi"}},
+    "router": {"resources": {"limits": {"cpu": 1, "memory": "1536Mi"}}},
     "engine": {"kvCacheMemoryBytes": "256Mi", "numThreads": 1},
 }
-"""Head, gateway, two engines and one more that surges fit two processors."""
+"""Engines that leave each other room on two processors."""
 
 
 def small(name: str = "books", **spec: Any) -> dict[str, Any]:
-    return environment.equip(deployment(name, **merged(_SMALL, spec)))
+    return deployment(name, **merged(_SMALL, spec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +47,12 @@ class InPods(Serving):
         found = self.kubectl.list("pod", selector)
         return {p["metadata"]["name"]: p["metadata"]["uid"] for p in found if "deletionTimestamp" not in p["metadata"]}
 
+    def initializes(self, pod: str) -> bool:
+        """Whether its init container runs."""
+        found = self.kubectl.get("pod", pod) or {}
+        states = [s["state"] for s in found.get("status", {}).get("initContainerStatuses", ())]
+        return any("running" in state for state in states)
+
     def log(self, pod: str) -> str:
         return self.kubectl.run("logs", pod, "--all-containers=false", "--container=ray-worker")
 
@@ -75,7 +73,7 @@ def pod(name: str, script: str, labels: Mapping[str, str] | None = None) -> dict
     """One that Pod Security ``restricted`` admits, with this machine's programs and the checkout's environment."""
     container = {
         "name": "main",
-        "image": "ghcr.io/octavo-dev/octavo-server:0.1.0",
+        "image": chart_image("serverImage"),
         "imagePullPolicy": "Never",
         "command": ["bash", "-c", script],
         "securityContext": {
@@ -83,14 +81,12 @@ def pod(name: str, script: str, labels: Mapping[str, str] | None = None) -> dict
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "volumeMounts": environment.pod_mounts(),
     }
     spec = {
         "containers": [container],
         "restartPolicy": "Never",
         "securityContext": {"runAsNonRoot": True, "runAsUser": environment.USER},
         "terminationGracePeriodSeconds": 1,
-        "volumes": environment.pod_volumes(),
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": dict(labels or {})}, "spec": spec}
 
@@ -111,16 +107,32 @@ def serve(node: Node, namespace: str, document: Mapping[str, Any]) -> InPods:
     return serving
 
 
-def end(node: Node, *servings: InPods) -> None:
-    """Removes deployments, the operator and their namespaces. A namespace by itself would take minutes."""
+def end(*servings: InPods) -> None:
+    """Deletes them and waits for their pods, which a namespace by itself would keep for minutes."""
     for serving in servings:
         if serving.exists:
             serving.delete()
     for serving in servings:
         wait_until_nothing_is_left(serving, 200)
+
+
+def uninstall(node: Node, *namespaces: str) -> None:
+    """Removes the operator, and namespaces in which nothing is deployed any more."""
     Helm(node.cluster.admin, node.cluster.folder, NAMESPACE).uninstall(RELEASE)
-    for namespace in {serving.kubectl.namespace for serving in servings}:
+    for namespace in namespaces:
         node.forget(namespace)
+
+
+def print_stages(serving: InPods, pod: str, began: float) -> None:
+    """When its pod got where, in seconds after ``began``; Kubernetes writes whole ones."""
+    found = serving.kubectl.get("pod", pod)
+    assert found is not None
+    reached = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"] if c["status"] == "True"}
+    stages = {"made": found["metadata"]["creationTimestamp"]} | {
+        type_: reached[type_] for type_ in ("PodScheduled", "Initialized", "Ready") if type_ in reached
+    }
+    after = (f"{name} {datetime.fromisoformat(at).timestamp() - began:.0f} s" for name, at in stages.items())
+    print(f"{pod}: {', '.join(after)}")
 
 
 def wait_until_nothing_is_left(serving: InPods, timeout_s: float = 120) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.sections import Resources
-from octavo_api.serve_config import LOG_VARIABLE
+from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
 from octavo_operator import names, placement
 from octavo_operator.observed import Key
 from octavo_operator.spec_hash import model_claim
@@ -40,7 +40,9 @@ def security_context() -> dict[str, Any]:
 
 def token_environment(key: Key) -> list[dict[str, Any]]:
     """Ray's own authentication, for its processes and for the autoscaler."""
-    token = {"name": names.token_secret(key), "key": "auth_token"}
+    # Ray refuses to start without it. It is optional because KubeRay cleans up Redis with the head's template, once the
+    # deployment and this Secret are gone; a pod that waited for the Secret would hold the cluster for five minutes.
+    token = {"name": names.token_secret(key), "key": "auth_token", "optional": True}
     return [
         {"name": "RAY_AUTH_MODE", "value": "token"},
         {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": token}},
@@ -82,7 +84,7 @@ def gateway_group(key: Key, deployment: ServingDeployment, image: str, labels: M
             "failureThreshold": 1,
         },
     }
-    template = _template(deployment, names.GATEWAY_GROUP, labels, container, volumes)
+    template = _worker_template(deployment, names.GATEWAY_GROUP, labels, container, volumes)
     _set_service_account(template, deployment)
     return _worker_group(names.GATEWAY_GROUP, names.GATEWAY_RESOURCE, resources, template)
 
@@ -92,7 +94,7 @@ def engine_group(key: Key, deployment: ServingDeployment, image: str, labels: Ma
     resources = _resources(deployment.spec.resources, placement.ENGINE_CPUS, placement.ENGINE_MEMORY)
     volumes, mounts = _files(deployment, gateway=False)
     container = _container("ray-worker", key, deployment, image, resources, mounts, _worker_environment(deployment))
-    template = _template(deployment, names.ENGINE_GROUP, labels, container, volumes)
+    template = _worker_template(deployment, names.ENGINE_GROUP, labels, container, volumes)
     _set_service_account(template, deployment)
     wanted = {
         "runtimeClassName": managed.runtime_class_name,
@@ -120,13 +122,27 @@ def _worker_group(name: str, resource: str, resources: Mapping[str, Any], templa
     return {"groupName": name, "rayStartParams": start, "template": template}
 
 
+def _worker_template(
+    deployment: ServingDeployment,
+    component: str,
+    labels: Mapping[str, str],
+    container: dict[str, Any],
+    volumes: list[dict[str, Any]],
+) -> dict[str, Any]:
+    template = _template(deployment, component, labels, container, volumes, GRACE_S)
+    # KubeRay's init container, a shell that waits for the head, would as first process ignore SIGTERM: a pod that is
+    # deleted before the head is up would stay for all of its grace period.
+    template["spec"]["shareProcessNamespace"] = True
+    return template
+
+
 def _template(
     deployment: ServingDeployment,
     component: str,
     labels: Mapping[str, str],
     container: dict[str, Any],
     volumes: list[dict[str, Any]],
-    grace_s: int = GRACE_S,
+    grace_s: int,
 ) -> dict[str, Any]:
     managed = deployment.managed
     spec: dict[str, Any] = {
@@ -191,8 +207,8 @@ def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
         "HF_HOME": CACHE_FOLDER,
         # Compiled kernels: kept on the claim where there is one, else compiled by each new pod.
         "XDG_CACHE_HOME": CACHE_FOLDER,
-        # Ray keeps what its workers print in files; kubectl logs shows what the container's first process prints.
-        LOG_VARIABLE: "/proc/1/fd/1",
+        # Ray keeps what its workers print in files.
+        LOG_VARIABLE: CONTAINER_LOG,
     }
     if deployment.spec.model.secret_ref is not None:
         variables["HF_TOKEN_PATH"] = f"{placement.TOKEN_FOLDER}/token"

@@ -1,7 +1,7 @@
 """Where a replica's logs go: into Serve's own file of the replica, and as JSON lines to where the pod's are collected.
 
 Ray sends what its workers print into files of its session's folder, and Serve in its fast mode prints nothing at all;
-so a pod names its own standard output in ``OCTAVO_LOG_STREAM`` (``/proc/1/fd/1``), and replicas write there.
+so a pod says ``OCTAVO_LOG_STREAM=container``, and replicas write to its container's standard output.
 """
 
 import json
@@ -12,10 +12,11 @@ import queue
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from octavo_api.errors import StartupError
-from octavo_api.serve_config import LOG_VARIABLE
+from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
 
 _SERVE = "ray.serve"
 _WAITING_LINES = 10_000
@@ -67,6 +68,7 @@ def replica_logs(packages: tuple[str, ...], application: str, deployment: str, r
     """Sets the logs of a replica up, and logs what its constructor, which this surrounds, cannot do."""
     _log_with_serve(packages)
     if path := os.environ.get(LOG_VARIABLE):
+        path = container_output() if path == CONTAINER_LOG else path
         log_to_stream(path, packages, application=application, deployment=deployment, replica=replica)
     logger = logging.getLogger(__name__)
     try:
@@ -77,6 +79,19 @@ def replica_logs(packages: tuple[str, ...], application: str, deployment: str, r
     except Exception:
         logger.exception("%s %s cannot start", deployment.lower(), replica)
         raise
+
+
+def container_output(proc: Path = Path("/proc")) -> str:
+    """Returns the standard output of the container's first process: the one that has no parent in here."""
+    pid = os.getpid()
+    while parent := _parent(proc, pid):
+        pid = parent
+    return f"{proc}/{pid}/fd/1"
+
+
+def _parent(proc: Path, pid: int) -> int:
+    # The name, in parentheses, may have any character in it.
+    return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _log_with_serve(packages: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from octavo_api.errors import ConfigurationError
 from octavo_api.serve_config import LOG_VARIABLE
-from octavo_serving.logs import replica_logs
+from octavo_serving.logs import container_output, replica_logs
 
 PACKAGE = "octavo_log_test"
 
@@ -75,3 +76,10 @@ def test_a_stream_that_cannot_be_opened_is_said_and_nothing_else_happens(
     with replica_logs((package,), "books", "Engine", "r3"):
         pass
     assert f"logs do not go to {tmp_path}: Is a directory" in caplog.text
+
+
+def test_the_containers_output_is_that_of_the_process_that_nothing_in_it_started(tmp_path: Path) -> None:
+    for pid, name, parent in ((os.getpid(), "ray::Replica", 40), (40, "ray) let (", 7), (7, "ray", 0), (1, "pause", 0)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0 -1")
+    assert container_output(tmp_path) == f"{tmp_path}/7/fd/1"

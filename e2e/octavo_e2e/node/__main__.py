@@ -5,12 +5,12 @@ import sys
 import time
 
 from octavo_e2e.kubectl import Refused
-from octavo_e2e.node import environment, node, requirements
+from octavo_e2e.node import node, requirements
 from octavo_e2e.node.node import HOME, Held
 from octavo_e2e.processes import StartFailed
 from octavo_e2e.tools import NODE_TIER, ToolsMissing, ensure
 
-NAMESPACE = "models"
+NAMESPACE = "octavo"
 
 
 def up(*, bare: bool) -> None:
@@ -36,16 +36,14 @@ def up(*, bare: bool) -> None:
         loading = time.monotonic()
         node.load(running, node.archives())
         print(f"The images of operator and server were loaded in {time.monotonic() - loading:.1f} s.")
-    volumes = running.cluster.folder / "volumes.json"
     print(
         f"Logs and certificates are in {HOME}; `make node-down` ends and removes everything.\n"
         f"Pods and Services are reached from here by their addresses. In the namespace {NAMESPACE}, which takes only"
-        " restricted pods,\nServingDeployments run with the volumes and mounts of"
-        f" {volumes}\nbelow spec.rayCluster.managed.\n\n"
+        " restricted pods,\nRay's pods get this checkout's environment mounted, and little is requested for them.\n\n"
         f"export KUBECONFIG={running.cluster.admin}\n"
-        "helm install octavo helm/octavo --namespace octavo --create-namespace --set clusterWide=true"
+        "helm install octavo helm/octavo --namespace octavo --create-namespace\n"
+        "kubectl apply --namespace octavo -f manifests/samples/01-smallest.yaml"
     )
-    volumes.write_text(environment.for_people())
 
 
 def down() -> None:

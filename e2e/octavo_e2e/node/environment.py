@@ -2,14 +2,16 @@
 
 The image of the server is a skeleton: folders, links and a user. Pods mount the rest, read-only, at the places where
 it lies on this machine, by PersistentVolumeClaims: Pod Security ``restricted`` allows them and forbids ``hostPath``.
+
+An admission policy adds the mounts to pods of that image, and lowers what they request, so that documents that are
+meant for larger nodes run on this one as they are.
 """
 
-import copy
 import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,13 @@ from octavo_e2e.tools import cache
 
 CHECKOUT = Path(__file__).parents[3]
 USER = 1000
+LABEL = {"octavo.dev/environment": "mounted"}
+"""Of the namespaces whose pods get it."""
+
+REQUESTS = {"cpu": "100m", "memory": "256Mi"}
+"""Of each container: a head, two gateways and four engines fit two processors and what else runs there."""
+
+_ADMISSION = "admissionregistration.k8s.io/v1"
 _HOME = "/home/ray"
 _KERNELS = "/octavo/cache/octavo"
 
@@ -148,30 +157,65 @@ def claims(namespace: str) -> list[dict[str, Any]]:
     return documents
 
 
-def pod_volumes() -> list[dict[str, Any]]:
-    """For a pod, or a ServingDeployment, of a namespace that has the claims."""
-    return [
-        {"name": _claim(one), "persistentVolumeClaim": {"claimName": _claim(one), "readOnly": not one.writable}}
+def policy(image: str) -> list[dict[str, Any]]:
+    """For pods with ``image`` in namespaces with ``LABEL``: the mounts, and ``REQUESTS`` in place of theirs."""
+    volumes, mounts = "Object.spec.volumes", "Object.spec.containers.volumeMounts"
+    claims = [
+        f"{volumes}{{name: {_cel(_claim(one))}, persistentVolumeClaim: {volumes}.persistentVolumeClaim"
+        f"{{claimName: {_cel(_claim(one))}, readOnly: {_cel(not one.writable)}}}}}"
         for one in mounted()
+    ]
+    points = [
+        f"{mounts}{{name: {_cel(_claim(one))}, mountPath: {_cel(one.at)}, readOnly: {_cel(not one.writable)}}}"
+        for one in mounted()
+    ]
+    each = (
+        f"filter(c, c.image == {_cel(image)}).map(c, Object.spec.containers{{name: c.name,"
+        f" resources: Object.spec.containers.resources{{requests: {_cel(REQUESTS)}}},"
+        f" volumeMounts: [{', '.join(points)}]}})"
+    )
+    initial = each.replace("Object.spec.containers", "Object.spec.initContainers")
+    expression = (
+        f"Object{{spec: Object.spec{{volumes: [{', '.join(claims)}], containers: object.spec.containers.{each},"
+        f" initContainers: has(object.spec.initContainers) ? object.spec.initContainers.{initial} : []}}}}"
+    )
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    metadata = {"name": "octavo-node-environment"}
+    return [
+        {
+            "apiVersion": _ADMISSION,
+            "kind": "MutatingAdmissionPolicy",
+            "metadata": metadata,
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConditions": [
+                    {
+                        "name": "the-servers-image",
+                        "expression": f"object.spec.containers.exists(c, c.image == {_cel(image)})",
+                    }
+                ],
+                "matchConstraints": {"resourceRules": [rule]},
+                "mutations": [
+                    {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}},
+                ],
+                "reinvocationPolicy": "Never",
+            },
+        },
+        {
+            "apiVersion": _ADMISSION,
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": metadata,
+            "spec": {
+                "matchResources": {"namespaceSelector": {"matchLabels": dict(LABEL)}},
+                "policyName": metadata["name"],
+            },
+        },
     ]
 
 
-def pod_mounts() -> list[dict[str, Any]]:
-    return [{"name": _claim(one), "mountPath": one.at, "readOnly": not one.writable} for one in mounted()]
-
-
-def equip(deployment: Mapping[str, Any]) -> dict[str, Any]:
-    """A ServingDeployment with the volumes and mounts beside its own, for a namespace that has the claims."""
-    equipped: dict[str, Any] = copy.deepcopy(dict(deployment))
-    managed = equipped["spec"].setdefault("rayCluster", {}).setdefault("managed", {})
-    managed["volumes"] = [*managed.get("volumes", ()), *pod_volumes()]
-    managed["volumeMounts"] = [*managed.get("volumeMounts", ()), *pod_mounts()]
-    return equipped
-
-
-def for_people() -> str:
-    """What belongs below ``spec.rayCluster.managed`` of a ServingDeployment, as text."""
-    return json.dumps({"volumes": pod_volumes(), "volumeMounts": pod_mounts()}, indent=1)
+def _cel(value: object) -> str:
+    """Strings, booleans and maps of them are written as in JSON."""
+    return json.dumps(value)
 
 
 def _claim(one: Mounted) -> str:

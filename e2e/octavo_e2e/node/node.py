@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -35,7 +34,7 @@ class Node:
 
     def prepare(self, namespace: str) -> None:
         """Makes a namespace that takes only what Pod Security ``restricted`` admits, with claims on the environment."""
-        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        labels = {"pod-security.kubernetes.io/enforce": "restricted", **environment.LABEL}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
         if self.cluster.kubectl.get("namespace", namespace) is None:
             self._delete_volumes(namespace)  # one of the same name had them, and nobody else may bind them
@@ -103,14 +102,15 @@ def stop() -> bool:
 
 def archives() -> list[Path]:
     """The images of operator and server under the names that the chart gives them; built, or taken from the cache."""
-    values = yaml.safe_load((CHECKOUT / "helm" / "octavo" / "values.yaml").read_text())
+    operator = build.build(CHECKOUT / "docker" / "operator.Dockerfile", CHECKOUT, chart_image("image"))
+    return [operator, environment.write_image(HOME / "server.tar", chart_image("serverImage"))]
+
+
+def chart_image(value: str) -> str:
+    """The image that the chart's ``image`` or ``serverImage`` names."""
+    image = yaml.safe_load((CHECKOUT / "helm" / "octavo" / "values.yaml").read_text())[value]
     version = yaml.safe_load((CHECKOUT / "helm" / "octavo" / "Chart.yaml").read_text())["appVersion"]
-
-    def named(image: dict[str, Any]) -> str:
-        return f"{image['repository']}:{image['tag'] or version}"
-
-    operator = build.build(CHECKOUT / "docker" / "operator.Dockerfile", CHECKOUT, named(values["image"]))
-    return [operator, environment.write_image(HOME / "server.tar", named(values["serverImage"]))]
+    return f"{image['repository']}:{image['tag'] or version}"
 
 
 def _start(folder: Path, *, outlive: bool) -> Node:
@@ -139,6 +139,7 @@ def _start(folder: Path, *, outlive: bool) -> Node:
     cluster = _cluster(folder)
     clusters.start_kuberay(cluster, outlive=outlive, within=launcher.within)
     clusters.wait_for_accounts(cluster.kubectl)
+    cluster.kubectl.within("").apply(*environment.policy(chart_image("serverImage")))
     launcher.check()
     return Node(cluster, inside)
 

@@ -8,9 +8,7 @@ PROMPT = list(range(10, 30))
 
 async def flood(gateway, *, streams: int, tokens: int, first_id: int = 0):
     """Submits more than the connection's flow control lets through unread; its estimate of the wire may allow one."""
-    return [
-        await gateway.submit(first_id + i, [i, *PROMPT], max_tokens=tokens, logprobs=20) for i in range(streams)
-    ]
+    return [await gateway.submit(first_id + i, [i, *PROMPT], max_tokens=tokens, logprobs=20) for i in range(streams)]
 
 
 async def test_steps_go_on_and_every_token_arrives_in_the_end(serve, attach, continuation):

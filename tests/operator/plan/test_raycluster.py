@@ -134,12 +134,15 @@ def test_every_pod_has_sized_shared_memory_long_grace_and_token_authentication(s
     drains = component != "head"  # it runs no replica
     assert spec["terminationGracePeriodSeconds"] == (3630 if drains else 30)
     assert spec["enableServiceLinks"] is False
+    assert spec.get("shareProcessNamespace", False) is drains
     found = variables(small, component)
     assert found["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == ("3600" if drains else "0")
     assert found["RAY_AUTH_MODE"] == "token"
-    assert found["RAY_AUTH_TOKEN"] == {"secretKeyRef": {"name": "qwen-ray-token", "key": "auth_token"}}
+    assert found["RAY_AUTH_TOKEN"] == {
+        "secretKeyRef": {"name": "qwen-ray-token", "key": "auth_token", "optional": True}
+    }
     assert found["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert found.get("OCTAVO_LOG_STREAM") == (None if component == "head" else "/proc/1/fd/1")
+    assert found.get("OCTAVO_LOG_STREAM") == (None if component == "head" else "container")
     labels = templates(small)[component]["template"]["metadata"]["labels"]
     assert labels[names.COMPONENT_LABEL] == component
     assert labels[names.DEPLOYMENT_LABEL] == "qwen"

@@ -71,7 +71,7 @@ class RunningCluster:
         self.timeline.after(self.kuberay.rng.uniform(5, 40), self._head_up)
 
     def _read_token(self) -> bool:
-        """The head's environment takes it from a Secret; without that Secret the container is not created."""
+        """The head's environment takes it from a Secret; Ray does not start without it."""
         document = self.document
         if document is None:
             return False
