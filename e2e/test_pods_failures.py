@@ -90,18 +90,7 @@ def test_a_head_that_is_killed_without_redis_comes_back_and_available_says_so(bo
 
 def test_a_head_that_is_killed_with_redis_cuts_no_stream(installed: Node) -> None:
     """Its workers wait for a head, after a deletion too: KubeRay lets them for ten minutes, this one for two."""
-    kubectl = installed.cluster.kubectl.within(NAMESPACE)
-    server = "exec -a redis-server redis-check-rdb --bind 0.0.0.0 --protected-mode no --save '' --dir /tmp"
-    kubectl.apply(
-        pods.pod("redis", server, labels={"app": "redis"}),
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "redis"},
-            "spec": {"selector": {"app": "redis"}, "ports": [{"port": 6379}]},
-        },
-    )
-    kubectl.run("wait", "--for=condition=Ready", "pod/redis", "--timeout=60s")
+    pods.start_redis(installed.cluster.kubectl.within(NAMESPACE))
     patience = [{"name": "RAY_gcs_rpc_server_reconnect_timeout_s", "value": "120"}]
     kept = {"managed": {"gcsFaultTolerance": {"redisAddress": "redis:6379"}, "env": patience}}
     document = pods.small("kept", engine={"batchInvariant": True}, rayCluster=kept)
@@ -133,7 +122,7 @@ def test_twenty_requests_at_zero_start_one_engine_and_are_all_answered(installed
     print(f"20 requests at zero answered after {time.time() - began:.1f} s")
     assert [answer.status_code for answer in answers] == [200] * 20
     (engine,) = serving.pods("engine")
-    pods.print_stages(serving, engine, began)
+    print(pods.stages(serving, engine, began))
     made = [e for e in serving.kubectl.list("events") if e["reason"] == "CreatedWorkerPod" and _of(e, serving)]
     assert len([e for e in made if "-engine-" in e["message"]]) == 1
     serving.delete()

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from octavo_e2e import pods
@@ -63,6 +64,24 @@ def test_an_eviction_of_one_of_two_engines_and_a_refused_second(books: InPods, s
     eventually("another one answers", lambda: len(now := answering(books)) == 2 and len(now & old) == 1, 300, 1)
     print(f"an engine evicted, until two answer: {time.monotonic() - began:.1f} s")
     none_was_cut(streams)
+
+
+def test_a_drain_of_the_node(node: Node, books: InPods, streams: list[Stream]) -> None:
+    """Of its engines. It is the only node: once the first one is evicted, new pods may come to it again."""
+    (name,) = node.cluster.kubectl.names("node")
+    first, old = set(books.pods("engine")), answering(books)
+    selector = f"--pod-selector=serving.octavo.dev/deployment={books.name},app.kubernetes.io/component=engine"
+    flags = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=400s", selector)
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        drain = pool.submit(node.cluster.kubectl.run, "drain", name, *flags, timeout_s=410)
+        eventually("one engine goes", lambda: len(set(books.pods("engine")) & first) == 1, timeout_s=30)
+        assert len(answering(books) & old) == 1
+        node.cluster.kubectl.run("uncordon", name)
+        eventually("two others answer", lambda: len(now := answering(books)) == 2 and not now & old, 300, 1)
+        print(f"the node drained of both engines, until two others answer: {time.monotonic() - began:.1f} s")
+        none_was_cut(streams)
+        drain.result()
 
 
 def test_a_gateways_pod_is_deleted(books: InPods, streams: list[Stream]) -> None:

@@ -146,7 +146,7 @@ class NoReplica(RequestError):
 
 
 class ReplicaLost(RequestError):
-    """The replica that was generating this answer went away after it had shown tokens."""
+    """The replica that was generating this answer went away after it had shown tokens, or several did, one by one."""
 
     http_status = 502
     grpc_code = grpc.StatusCode.UNAVAILABLE

@@ -38,6 +38,11 @@ class Authority:
     def write(self, folder: Path) -> Path:
         return _write(folder / "ca.crt", self.certificate)
 
+    def service(self, name: str) -> Pair:
+        """For what answers clients under a Service's name."""
+        names = x509.SubjectAlternativeName([x509.DNSName(name)])
+        return self._issue(name, (), [ExtendedKeyUsageOID.SERVER_AUTH], names)
+
     def server(self, *addresses: str) -> Pair:
         """For the API server and etcd; etcd's peers are clients of each other too."""
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in SERVER_NAMES]

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo_e2e.documents import deployment, merged
 from octavo_e2e.helm import Helm
-from octavo_e2e.kubectl import eventually
+from octavo_e2e.kubectl import Kubectl, eventually
 from octavo_e2e.node import environment
 from octavo_e2e.node.node import Node, chart_image
 from octavo_e2e.serving import Serving
@@ -91,6 +91,17 @@ def pod(name: str, script: str, labels: Mapping[str, str] | None = None) -> dict
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": dict(labels or {})}, "spec": spec}
 
 
+def start_redis(kubectl: Kubectl, *flags: str) -> None:
+    """A pod and a Service ``redis``. Debian's server is one program under several names."""
+    server = "exec -a redis-server redis-check-rdb --bind 0.0.0.0 --protected-mode no --save '' --dir /tmp"
+    ports = {"selector": {"app": "redis"}, "ports": [{"port": 6379}]}
+    kubectl.apply(
+        pod("redis", " ".join((server, *flags)), labels={"app": "redis"}),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "redis"}, "spec": ports},
+    )
+    kubectl.run("wait", "--for=condition=Ready", "pod/redis", "--timeout=60s")
+
+
 def install(node: Node, *values: str) -> Helm:
     """The chart as printed, with the operator in a pod; returns when that is ready."""
     helm = Helm(node.cluster.admin, node.cluster.folder, NAMESPACE)
@@ -123,16 +134,16 @@ def uninstall(node: Node, *namespaces: str) -> None:
         node.forget(namespace)
 
 
-def print_stages(serving: InPods, pod: str, began: float) -> None:
+def stages(serving: InPods, pod: str, began: float) -> str:
     """When its pod got where, in seconds after ``began``; Kubernetes writes whole ones."""
     found = serving.kubectl.get("pod", pod)
     assert found is not None
     reached = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"] if c["status"] == "True"}
-    stages = {"made": found["metadata"]["creationTimestamp"]} | {
+    at = {"made": found["metadata"]["creationTimestamp"]} | {
         type_: reached[type_] for type_ in ("PodScheduled", "Initialized", "Ready") if type_ in reached
     }
-    after = (f"{name} {datetime.fromisoformat(at).timestamp() - began:.0f} s" for name, at in stages.items())
-    print(f"{pod}: {', '.join(after)}")
+    after = (f"{name} {datetime.fromisoformat(when).timestamp() - began:.0f} s" for name, when in at.items())
+    return f"{pod}: {', '.join(after)}"
 
 
 def wait_until_nothing_is_left(serving: InPods, timeout_s: float = 120) -> float:

@@ -13,6 +13,7 @@ from octavo_api.errors import (
     EngineFailure,
     InvalidRequest,
     ModelNotFound,
+    ReplicaLost,
     RequestError,
 )
 from octavo_api.settings import RouterSettings
@@ -287,7 +288,10 @@ class Generation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose("error" if isinstance(error, Exception) else FinishReason.ABORT)
+        if isinstance(error, ReplicaLost):
+            await self.aclose(ReplicaLost.code)
+        else:
+            await self.aclose("error" if isinstance(error, Exception) else FinishReason.ABORT)
 
 
 Batch = tuple[Generation, list[Delta]]

@@ -64,7 +64,12 @@ def _histogram(name: str, help: str, buckets: tuple[float, ...], labels: tuple[s
 _ITL_SPEC = _histogram("inter_token_latency_seconds", "Time between two outputs of one request.", _ITL)
 
 REQUEST_SPECS = (
-    Spec("request_success", Kind.COUNTER, "Choices that ended, by how.", ("finished_reason",)),
+    Spec(
+        "request_success",
+        Kind.COUNTER,
+        "Choices that ended, by how. After `replica_lost` one that is not streamed is made again.",
+        ("finished_reason",),
+    ),
     _histogram(
         "time_to_first_token_seconds", "From a request's arrival to its first output, admission included.", _TTFT
     ),

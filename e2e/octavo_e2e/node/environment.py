@@ -122,39 +122,40 @@ def write_image(path: Path, name: str) -> Path:
 
 
 def claims(namespace: str) -> list[dict[str, Any]]:
-    """PersistentVolumes for this namespace alone, and its claims on them."""
-    documents: list[dict[str, Any]] = []
-    for one in mounted():
-        claim, volume = _claim(one), f"{namespace}-{_claim(one)}"
-        size = {"storage": "1Gi"}
-        documents += [
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": volume},
-                "spec": {
-                    "accessModes": [one.mode],
-                    "capacity": size,
-                    "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": claim}
-                    | {"namespace": namespace},
-                    "hostPath": {"path": str(one.path), "type": "Directory"},
-                    "persistentVolumeReclaimPolicy": "Retain",
-                    "storageClassName": "",
-                },
+    return [document for one in mounted() for document in claim(namespace, _claim(one), one.path, one.mode)]
+
+
+def claim(namespace: str, name: str, path: Path, mode: str = "ReadWriteMany") -> list[dict[str, Any]]:
+    """A PersistentVolume of a folder of this machine, for this namespace alone, and its claim there."""
+    common = {"accessModes": [mode], "storageClassName": ""}
+    size = {"storage": "1Gi"}
+    owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace}
+    volume = f"{namespace}-{name}"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume, "labels": volumes_of(namespace)},
+            "spec": {
+                **common,
+                "capacity": size,
+                "claimRef": owner,
+                "hostPath": {"path": str(path), "type": "Directory"},
+                "persistentVolumeReclaimPolicy": "Retain",
             },
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": claim, "namespace": namespace},
-                "spec": {
-                    "accessModes": [one.mode],
-                    "resources": {"requests": size},
-                    "storageClassName": "",
-                    "volumeName": volume,
-                },
-            },
-        ]
-    return documents
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {**common, "resources": {"requests": size}, "volumeName": volume},
+        },
+    ]
+
+
+def volumes_of(namespace: str) -> dict[str, str]:
+    """The label of the PersistentVolumes that were made for it."""
+    return {"octavo.dev/namespace": namespace}
 
 
 def policy(image: str) -> list[dict[str, Any]]:

@@ -50,8 +50,8 @@ class Node:
         self._delete_volumes(namespace)
 
     def _delete_volumes(self, namespace: str) -> None:
-        volumes = [d["metadata"]["name"] for d in environment.claims(namespace) if d["kind"] == "PersistentVolume"]
-        self.cluster.kubectl.run("delete", "persistentvolume", "--ignore-not-found", *volumes)
+        ((label, value),) = environment.volumes_of(namespace).items()
+        self.cluster.kubectl.run("delete", "persistentvolume", f"--selector={label}={value}")
 
 
 class Held(Exception):

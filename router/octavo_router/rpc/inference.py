@@ -11,9 +11,10 @@ import grpc
 
 from octavo_api.errors import RequestError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
+from octavo_router.again import whole
 from octavo_router.call import Call
 from octavo_router.choice import Delta
-from octavo_router.gateway import Gateway
+from octavo_router.gateway import Gateway, Generation
 from octavo_router.headers import bearer, request_id
 from octavo_router.keys import ApiKeys
 from octavo_router.metrics import Metrics
@@ -37,11 +38,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.GenerateResponse:
         async with self._answering("Generate", context):
             call = self._call(request, context)
-            deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
-            async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
-                async for _, batch in generation:
-                    for delta in batch:
-                        deltas[delta.choice].append(delta)
+            async with self._gateway.time_limit():
+                generation, deltas = await whole(lambda: self._gather(call), call.request_id)
             return inference_pb2.GenerateResponse(
                 id=call.request_id,
                 model=self._gateway.served_name,
@@ -51,6 +49,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                 route=route_message(generation) if request.explain else None,
                 prompt_logprobs=generation.prompt_logprobs,
             )
+
+    async def _gather(self, call: Call) -> tuple[Generation, list[list[Delta]]]:
+        """Returns the generation, closed, and all of each choice."""
+        deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
+        async with await self._gateway.start(call) as generation:
+            async for _, batch in generation:
+                for delta in batch:
+                    deltas[delta.choice].append(delta)
+        return generation, deltas
 
     async def GenerateStream(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         async with self._answering("GenerateStream", context):

@@ -142,6 +142,13 @@ async def test_lost_in_the_middle_of_a_stream(stub, pool, write):
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
+async def test_lost_in_the_middle_of_an_answer_in_one_piece_which_is_made_again(stub, pool, write):
+    scripts = [[[write.output("par")], ReplicaLost("gone")], [[write.output("whole", finish="length")]]]
+    pool.answer = lambda request: write.Script(scripts.pop(0))
+    answer = await stub.Generate(request())
+    assert (answer.choices[0].text, answer.usage.completion_tokens) == ("whole", len("whole"))
+
+
 async def test_a_bug_is_internal_and_shows_nothing(stub, pool, write):
     pool.answer = lambda request: write.Script([RuntimeError("a bug")])
     with pytest.raises(grpc.aio.AioRpcError) as caught:
