@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from octavo_e2e import cluster as clusters
+from octavo_e2e import pods
 from octavo_e2e.cluster import Cluster
 from octavo_e2e.kubectl import Kubectl, Refused, eventually
 from octavo_e2e.node import node as nodes
@@ -119,3 +121,14 @@ def node() -> Iterator[Node]:
     finally:
         nodes.stop()
     assert traces.read().beyond(before) == {}, "the node left something, or took something with it"
+
+
+@pytest.fixture(scope="module")
+def installed(node: Node, request: pytest.FixtureRequest) -> Iterator[Node]:
+    """The node with the operator, and with the test file's ``NAMESPACE``."""
+    began = time.monotonic()
+    pods.install(node)
+    print(f"helm install to a ready operator: {time.monotonic() - began:.1f} s")
+    node.prepare(request.module.NAMESPACE)
+    yield node
+    pods.uninstall(node, request.module.NAMESPACE)

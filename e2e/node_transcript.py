@@ -8,11 +8,11 @@ With the seconds that each step takes, and what each pod uses of memory and proc
 
 # ruff: noqa: E402
 import argparse
-import json
+import re
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
@@ -75,20 +75,26 @@ def life(log: Transcript, node: Node) -> None:
 def usage(node: Node, when: str) -> str:
     """Per pod: working set, and processors over the last seconds, by the kubelet's own account."""
     (name,) = node.cluster.kubectl.names("node")
-    path = f"/api/v1/nodes/{name}/proxy/stats/summary"
+    path = f"/api/v1/nodes/{name}/proxy/metrics/resource"
 
-    def read() -> dict[str, dict[str, Any]]:
-        summary = json.loads(node.cluster.kubectl.run("get", "--raw", path))
-        return {f"{p['podRef']['namespace']}/{p['podRef']['name']}": p for p in summary["pods"]}
+    def read() -> dict[str, dict[str, tuple[float, float]]]:
+        """By metric and pod: value, and when it was taken, in seconds."""
+        page = node.cluster.kubectl.run("get", "--raw", path)
+        found: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+        pattern = r'^(\w+)\{namespace="(.*?)",pod="(.*?)"\} (\S+) (\d+)$'
+        for metric, namespace, pod, value, at in re.findall(pattern, page, re.M):
+            found[metric][f"{namespace}/{pod}"] = (float(value), int(at) / 1000)
+        return found
 
-    before = read()
+    before = read()["pod_cpu_usage_seconds_total"]
     time.sleep(USAGE_S)
+    found = read()
     lines = [f"{when}:"]
-    for pod, after in sorted(read().items()):
-        if pod in before and "cpu" in after and "cpu" in before[pod]:
-            spent = after["cpu"]["usageCoreNanoSeconds"] - before[pod]["cpu"]["usageCoreNanoSeconds"]
-            memory = after["memory"]["workingSetBytes"] / 2**20
-            lines.append(f"{memory:7.0f} MiB {spent / 1e9 / USAGE_S:6.3f} processors  {pod}")
+    for pod, (spent, at) in sorted(found["pod_cpu_usage_seconds_total"].items()):
+        if pod in before and at > before[pod][1]:
+            used = (spent - before[pod][0]) / (at - before[pod][1])
+            memory = found["pod_memory_working_set_bytes"][pod][0] / 2**20
+            lines.append(f"{memory:7.0f} MiB {used:6.3f} processors  {pod}")
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """A deployment's life in pods: installed, applied, asked, edited, deleted."""
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -19,18 +20,13 @@ NAMESPACE = "life"
 
 
 @pytest.fixture(scope="module")
-def books(node: Node) -> Iterator[InPods]:
+def books(installed: Node) -> Iterator[InPods]:
     began = time.monotonic()
-    pods.install(node)
-    print(f"helm install to a ready operator: {time.monotonic() - began:.1f} s")
-    node.prepare(NAMESPACE)
-    began = time.monotonic()
-    serving = pods.serve(node, NAMESPACE, pods.small())
+    serving = pods.serve(installed, NAMESPACE, pods.small())
     serving.wait_ready(300)
     print(f"kubectl apply to Ready: {time.monotonic() - began:.1f} s")
     yield serving
     pods.end(serving)
-    pods.uninstall(node, NAMESPACE)
 
 
 def test_tokens_come_through_the_service_by_http_and_by_grpc(books: InPods) -> None:
@@ -40,6 +36,13 @@ def test_tokens_come_through_the_service_by_http_and_by_grpc(books: InPods) -> N
         request = inference_pb2.GenerateRequest(model="books", text="Once", sampling={"max_tokens": 8})
         parts = list(stub.GenerateStream(request, timeout=60))
     assert "".join(choice.text for part in parts for choice in part.choices)
+
+
+def test_no_replica_is_in_the_heads_pod(books: InPods) -> None:
+    found = json.loads(books.applications())["applications"]["books"]["deployments"]
+    addresses = {replica["node_ip"] for each in found.values() for replica in each["replicas"]}
+    workers = [*books.pods("gateway"), *books.pods("engine")]
+    assert addresses == {(books.kubectl.get("pod", name) or {})["status"]["podIP"] for name in workers}
 
 
 def test_a_requests_life_is_in_the_logs_of_gateway_and_engine(books: InPods) -> None:

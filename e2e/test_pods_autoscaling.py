@@ -1,7 +1,6 @@
 """Engines come and go with the load, by our policy; their pods follow through Ray's autoscaler."""
 
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,14 +14,6 @@ pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE = "autoscaling"
 TARGET, MOST = 4, 3
 TO_ZERO_S = 5
-
-
-@pytest.fixture(scope="module")
-def installed(node: Node) -> Iterator[Node]:
-    pods.install(node)
-    node.prepare(NAMESPACE)
-    yield node
-    pods.uninstall(node, NAMESPACE)
 
 
 def test_engines_come_with_the_load_and_go_with_it(installed: Node) -> None:

@@ -13,29 +13,19 @@ pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE = "deletes"
 
 
-@pytest.fixture(scope="module")
-def installed(node: Node) -> Iterator[Node]:
-    pods.install(node)
-    yield node
-    pods.uninstall(node)
-
-
 @pytest.fixture
 def books(installed: Node) -> Iterator[InPods]:
-    installed.prepare(NAMESPACE)
+    installed.prepare(NAMESPACE)  # one test deletes it
     serving = pods.serve(installed, NAMESPACE, pods.small())
     serving.wait_ready(300)
     yield serving
     pods.end(serving)
-    installed.forget(NAMESPACE)
 
 
 def test_before_ray_is_up(installed: Node) -> None:
-    installed.prepare(NAMESPACE)
     books = pods.serve(installed, NAMESPACE, pods.small())
     eventually("its engine waits for Ray", lambda: any(map(books.initializes, books.pods("engine"))), 60, 0.2)
     _delete(books, "before its head is up")
-    installed.forget(NAMESPACE)
 
 
 def test_with_ray_dead(books: InPods) -> None:

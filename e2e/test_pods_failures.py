@@ -20,14 +20,6 @@ SLOWEST_S = 30
 
 
 @pytest.fixture(scope="module")
-def installed(node: Node) -> Iterator[Node]:
-    pods.install(node)
-    node.prepare(NAMESPACE)
-    yield node
-    pods.uninstall(node, NAMESPACE)
-
-
-@pytest.fixture(scope="module")
 def books(installed: Node) -> Iterator[InPods]:
     serving = pods.serve(installed, NAMESPACE, pods.small(replicas=2))
     serving.wait_ready(300)

@@ -29,16 +29,13 @@ TOKEN = "hf_thisIsNobodysToken"
 
 
 @pytest.fixture(scope="module")
-def kubectl(node: Node) -> Iterator[Kubectl]:
-    pods.install(node)
-    node.prepare(NAMESPACE)
-    within = node.cluster.kubectl.within(NAMESPACE)
+def kubectl(installed: Node) -> Iterator[Kubectl]:
+    within = installed.cluster.kubectl.within(NAMESPACE)
     yield within
     names = within.names("sdep")
     within.run("delete", "sdep", "--all", "--timeout=100s")
     for name in names:
         pods.wait_until_nothing_is_left(InPods(within, name), 200)
-    pods.uninstall(node, NAMESPACE)
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def test_hugging_face_token(models: Kubectl) -> None:
     assert len(serving.pods("engine")) == 2
     logs = "".join(serving.log(pod) for pod in serving.pods("engine") | serving.pods("gateway"))
     assert "llama" in logs
-    shown = json.dumps(models.list("sdep,raycluster,pod,event,configmap")) + logs + _serves_configuration(serving)
+    shown = json.dumps(models.list("sdep,raycluster,pod,event,configmap")) + logs + serving.applications()
     assert "hugging-face-token" in shown
     assert TOKEN not in shown
     serving.delete()
@@ -96,12 +93,14 @@ def test_gcs_fault_tolerance(kubectl: Kubectl) -> None:
     cluster = kubectl.names("raycluster")
     serving.delete()
     eventually("Redis is cleaned up, and the RayCluster gone", lambda: not kubectl.names("raycluster") & cluster, 100)
+    # They would wait for a head for ten minutes.
+    kubectl.run("delete", "pod", f"--selector=serving.octavo.dev/deployment={serving.name}", "--force")
 
 
 def test_api_keys_and_tls(kubectl: Kubectl, tmp_path: Path) -> None:
     authority = Authority()
     certificate, key = authority.service("api-keys-tls").write(tmp_path, "chat")
-    (tmp_path / "api-keys").write_text("sesame\n")
+    (tmp_path / "api-keys").write_text("open-sesame\n")
     kubectl.run("create", "secret", "generic", "keys", f"--from-file={tmp_path / 'api-keys'}")
     kubectl.run("create", "secret", "tls", "chat-tls", f"--cert={certificate}", f"--key={key}")
     serving = _applied(kubectl, "09-api-keys-tls")
@@ -110,7 +109,7 @@ def test_api_keys_and_tls(kubectl: Kubectl, tmp_path: Path) -> None:
     url = f"https://{serving.address}:8443/v1/completions"
     with httpx.Client(verify=False, trust_env=False, timeout=60) as client:
         assert client.post(url, json=body).status_code == 401
-        assert client.post(url, json=body, headers={"Authorization": "Bearer sesame"}).status_code == 200
+        assert client.post(url, json=body, headers={"Authorization": "Bearer open-sesame"}).status_code == 200
     serving.delete()
 
 
@@ -121,10 +120,12 @@ def test_new_cluster_rollout(kubectl: Kubectl) -> None:
 def test_placement(kubectl: Kubectl, node: Node) -> None:
     anywhere = node.cluster.kubectl
     (name,) = anywhere.names("node")
-    anywhere.run("label", "node", name, "pool=engines", "topology.kubernetes.io/zone=a")
     anywhere.run("create", "priorityclass", "serving", "--value=1000")
     try:
-        serving = _applied(kubectl, "11-placement")
+        serving = _applied(kubectl, "11-placement", ready=False)
+        serving.wait("Progressing", "True", "InsufficientCapacity", timeout_s=150)
+        anywhere.run("label", "node", name, "pool=engines", "topology.kubernetes.io/zone=a")
+        serving.wait_ready(400)
         assert len(serving.pods("engine")) == 3
         _answers_and_goes(serving)
     finally:
@@ -179,16 +180,6 @@ def _answers_and_goes(serving: InPods, model: str = "") -> None:
 
 def _serves(kubectl: Kubectl, sample: str, model: str = "") -> None:
     _answers_and_goes(_applied(kubectl, sample), model)
-
-
-def _serves_configuration(serving: InPods) -> str:
-    """What Ray's dashboard shows of the applications."""
-    (head,) = serving.pods("head")
-    script = (
-        "import os, urllib.request as r; print(r.urlopen(r.Request('http://127.0.0.1:8265/api/serve/applications/',"
-        " headers={'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']})).read().decode())"
-    )
-    return serving.kubectl.run("exec", head, "--container=ray-head", "--", "python", "-c", script)
 
 
 def _raycluster() -> dict[str, Any]:

@@ -23,15 +23,12 @@ STREAMS, ENDLESS = 8, 7000
 
 
 @pytest.fixture(scope="module")
-def books(node: Node) -> Iterator[InPods]:
-    pods.install(node)
-    node.prepare(NAMESPACE)
+def books(installed: Node) -> Iterator[InPods]:
     document = pods.small(replicas=2, engine={"batchInvariant": True}, rollout={"strategy": "NewCluster"})
-    serving = pods.serve(node, NAMESPACE, document)
+    serving = pods.serve(installed, NAMESPACE, document)
     serving.wait_ready(300)
     yield serving
     pods.end(serving)
-    pods.uninstall(node, NAMESPACE)
 
 
 @pytest.fixture

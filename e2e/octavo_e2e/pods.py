@@ -56,6 +56,15 @@ class InPods(Serving):
     def log(self, pod: str) -> str:
         return self.kubectl.run("logs", pod, "--all-containers=false", "--container=ray-worker")
 
+    def applications(self) -> str:
+        """What Ray's dashboard shows of Serve, as JSON, asked for in the head's pod."""
+        (head,) = self.pods("head")
+        script = (
+            "import os, urllib.request as r; print(r.urlopen(r.Request('http://127.0.0.1:8265/api/serve/applications/',"
+            " headers={'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']})).read().decode())"
+        )
+        return self.kubectl.run("exec", head, "--container=ray-head", "--", "python", "-c", script)
+
     def delete(self, *flags: str, timeout_s: float = 60) -> float:
         """Seconds until the resource is gone."""
         began = time.monotonic()

@@ -11,7 +11,7 @@ from octavo_operator.event_reasons import EventReason
 from octavo_operator.memory import Memory
 from octavo_operator.observed import Reach
 from octavo_operator.outcome import DEPLOY_RETRY_S
-from octavo_operator.placement import Place, counts
+from octavo_operator.placement import Place, begun_again, counts
 from octavo_operator.serving import Put, Serving, Standing, Why, config_hash
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -57,7 +57,11 @@ def put(
     """Returns the step that puts our application, where there is one, and what is said about it."""
     if decision.why is None and not retried:
         return (), ()
-    action = PutApplication(address, place.application, place.proxy_location)
+    wanted = place
+    if decision.why is None and view.application is not None:
+        targets = {name: found.target for name, found in view.application.deployments.items()}
+        wanted = begun_again(place, view.application.config or {}, targets)
+    action = PutApplication(address, wanted.application, place.proxy_location)
     return (action,), (_put_event(place, view, decision.why),)
 
 

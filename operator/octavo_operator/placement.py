@@ -117,6 +117,27 @@ def starting_with(place: Place, engines: int) -> Place:
     starts with the fewest. Serve reads it once, when the application is new."""
     application = copy.deepcopy(dict(place.application))
     (options,) = (item for item in application["deployments"] if item["name"] == ENGINE)
-    scaling = options["autoscaling_config"]
-    scaling[INITIAL_REPLICAS] = min(max(engines, scaling["min_replicas"]), scaling["max_replicas"])
+    _start_with(options["autoscaling_config"], engines)
     return replace(place, application=application)
+
+
+def begun_again(place: Place, deployed: Mapping[str, Any], targets: Mapping[str, int]) -> Place:
+    """Returns ``place`` so that Serve tries anew what it has given up.
+
+    Serve takes up only what differs from ``deployed``, and counts failed starts from nothing then. What differs here is
+    whether each deployment names a count to start with, which says nothing about replicas: those that run are kept.
+    ``targets`` are Serve's counts of now, by deployment.
+    """
+    before = {item["name"]: item.get("autoscaling_config") or {} for item in deployed.get("deployments") or ()}
+    application = copy.deepcopy(dict(place.application))
+    for options in application["deployments"]:
+        scaling = options["autoscaling_config"]
+        if before.get(options["name"], {}).get(INITIAL_REPLICAS) is not None:
+            scaling.pop(INITIAL_REPLICAS, None)
+        else:
+            _start_with(scaling, targets.get(options["name"], 0))
+    return replace(place, application=application)
+
+
+def _start_with(scaling: dict[str, Any], replicas: int) -> None:
+    scaling[INITIAL_REPLICAS] = min(max(replicas, scaling["min_replicas"]), scaling["max_replicas"])

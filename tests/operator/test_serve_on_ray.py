@@ -1,14 +1,17 @@
 """The contract that the fake dashboard is held to, on Ray itself."""
 
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 
 from octavo_operator.observed import Reach
+from octavo_operator.placement import Mode, Place, begun_again
 from octavo_operator.serve_state import read_application
+from octavo_operator.serving import config_hash
 
-from .fakes.contract_serve import ServeContract, Target
+from .fakes.contract_serve import DEPLOYMENT, ServeContract, Target
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "e2e"))
@@ -49,6 +52,42 @@ async def test_ray_says_in_a_way_that_we_read_what_cannot_be_imported(host, serv
     assert found.message.startswith("octavo_absent cannot be imported in this Ray; install")
     await contract.remove(target, "absent")
     await contract.gone(target, "absent")
+
+
+async def test_what_serve_has_given_up_is_begun_again_by_what_says_nothing_about_replicas(host, serve_client, tmp_path):
+    """The very same configuration once more changes nothing; those replicas that run are kept."""
+    target = Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
+    contract, needed = ServeContract(), tmp_path / "needed"
+    options = {"num_cpus": 0, "runtime_env": {"env_vars": {"WORD_NEEDS": str(needed)}}}
+    scaling = {"min_replicas": 1, "max_replicas": 1}
+    document = contract.application(target, "given-up", ray_actor_options=options, autoscaling_config=scaling)
+    del document["deployments"][0]["num_replicas"]
+    wanted = Place(Mode.EXTERNAL, document, host.dashboard_url)
+
+    async def found():
+        return (await contract.read(target, "given-up")).applications.get("given-up")
+
+    async def failed():
+        return (application := await found()) is not None and application.status == "DEPLOY_FAILED"
+
+    async def again():
+        config = (await found()).config
+        put = begun_again(wanted, config, {DEPLOYMENT: 1}).application
+        assert config_hash(put) == config_hash(config)
+        await contract.put(target, put)
+        return (await contract.running(target, "given-up")).deployments[DEPLOYMENT].replicas
+
+    await contract.put(target, document)
+    await contract.until(target, "Serve gives up", failed)
+    needed.touch()
+    await contract.put(target, document)
+    await asyncio.sleep(3)
+    assert await failed()
+    (first,) = await again()
+    (same,) = await again()
+    assert same.actor_id == first.actor_id
+    await contract.remove(target, "given-up")
+    await contract.gone(target, "given-up")
 
 
 async def test_details_of_ray_are_read_with_their_log_files(host, serve_client):

@@ -6,6 +6,7 @@ import pytest
 
 from octavo_operator.actions import Apply, CreateSecret, Delete, PutApplication, RemoveApplication
 from octavo_operator.observed import Reach
+from octavo_operator.serving import config_hash
 
 
 def kinds(actions):
@@ -262,7 +263,11 @@ def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(se
     w.tick(290)
     assert w.step().actions == ()
     w.tick(10)
-    assert kinds(w.step().actions) == ["PutApplication"]
+    made_of = copy.deepcopy(w.app.config)
+    (again,) = w.step().actions
+    assert isinstance(again, PutApplication)
+    assert again.application != made_of, "Serve does nothing with what it has already"
+    assert config_hash(again.application) == config_hash(made_of)
     assert "DeployRetried" in w.reasons
     w.app.status = "DEPLOY_FAILED"
     assert w.step().actions == (), "not again at once"

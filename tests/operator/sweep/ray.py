@@ -154,10 +154,7 @@ class Ray:
             return
         revived, application.deleting = application.deleting, False
         if application.config == config and not revived:
-            for deployment in application.deployments.values():
-                if deployment.failed:  # it is tried again
-                    deployment.failures, deployment.updating = 0, True
-            return
+            return  # not even what has failed is tried again
         before, application.config, application.stale = application.config, config, True
         if _code(before) != _code(config):
             application.built_at = now + self._rng.uniform(0.5, 2)
@@ -171,9 +168,9 @@ class Ray:
                 target = self._target(options)
                 application.deployments[options["name"]] = Deployment(options["name"], options, version, target)
                 continue
-            if deployment.version != version:
+            if deployment.options != options or deployment.version != version:
                 deployment.failures = 0
-            elif deployment.options.get("user_config") != options.get("user_config"):
+            if deployment.version == version and deployment.options.get("user_config") != options.get("user_config"):
                 application.reconfigured += 1
             deployment.updating = deployment.updating or deployment.options != options
             deployment.options, deployment.version = options, version

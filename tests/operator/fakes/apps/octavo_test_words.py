@@ -1,5 +1,7 @@
 """An application that costs nothing."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -7,6 +9,10 @@ from ray import serve
 
 @serve.deployment(name="Word")
 class Word:
+    def __init__(self) -> None:
+        if (needed := os.environ.get("WORD_NEEDS")) and not Path(needed).exists():
+            raise FileNotFoundError(needed)
+
     def reconfigure(self, config: dict[str, Any]) -> None:
         self.config = config
 
