@@ -37,6 +37,6 @@ COPY --from=build /opt/octavo /opt/octavo
 ENV PATH=/opt/octavo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 # A number, so that runAsNonRoot can be checked without /etc/passwd.
 USER 65532:65532
-EXPOSE 8080
+EXPOSE 8080 8081
 ENTRYPOINT ["octavo"]
 CMD ["operator"]

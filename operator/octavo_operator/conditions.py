@@ -87,8 +87,8 @@ class Reason(StrEnum):
     """Serve starts or replaces replicas."""
     DEPLOY_FAILED = "DeployFailed"
     """Replicas do not start, most often because of the model or the memory. Those of before that are left go on
-    serving; of one replica none is left. The message has the error; correct the spec. The operator tries again every
-    five minutes."""
+    serving; with maxSurgePercent 0 of one replica none is left. The message has the error; correct the spec. The
+    operator tries again every five minutes."""
     UNHEALTHY = "Unhealthy"
     """Replicas that ran have failed; Serve replaces them. If it lasts, look at the logs of the engine pods."""
     APPLICATION_NAME_CONFLICT = "ApplicationNameConflict"

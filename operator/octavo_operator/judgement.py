@@ -17,6 +17,7 @@ _SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
 _OF_ENGINES = frozenset({Reason.REPLICAS_MISSING, Reason.SCALED_TO_ZERO})
 _UNSCHEDULED = "to be scheduled"
 """In Serve's message on a deployment whose replicas wait for a node."""
+_NO_ROOM_FOR_GATEWAYS = "make room for as many gateways more as there are: new ones start before old ones stop"
 _NO_ROOM_TO_SURGE = "make room for one more, or set spec.rollout.maxSurgePercent to 0 to stop an old engine first"
 
 
@@ -237,7 +238,8 @@ class Judge:
             if running(deployment) < deployment.target:
                 return first_words(deployment.message)
             if deployment.status in _ROLLING:
-                return f"{_NO_ROOM_TO_SURGE}: {first_words(deployment.message)}"
+                advice = _NO_ROOM_TO_SURGE if deployment.name == ENGINE else _NO_ROOM_FOR_GATEWAYS
+                return f"{advice}: {first_words(deployment.message)}"
         return ""
 
     def _degraded(self, ready: Verdict, application: Verdict, available: Verdict) -> Verdict:

@@ -47,5 +47,6 @@ def in_the_way(foreign: Sequence[tuple[str, str]], key: Key) -> Verdict:
     return conditions.no(
         Reason.OBJECT_NAME_CONFLICT,
         f"{said}: there already, made by somebody else, and not touched. Delete it, or give this resource another "
-        f"name; to hand it over: kubectl label {kind.lower()} {name} {names.DEPLOYMENT_LABEL}={key.name}",
+        f"name; to hand it over: kubectl label --namespace {key.namespace} {kind.lower()} {name} "
+        f"{names.DEPLOYMENT_LABEL}={key.name}",
     )

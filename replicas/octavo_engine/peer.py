@@ -142,7 +142,8 @@ class Peer:
         logger.info("request ended: %s", how, extra={"request_id": request.name})
 
     def _end(self, request_id: int, error: RequestError) -> None:
-        self.live.pop(request_id, None)
+        if (request := self.live.pop(request_id, None)) is not None:
+            logger.info("request ended: %s", error.message, extra={"request_id": request.name})
         self._outbox.add_output(
             request_id, RequestOutput(request_id, 0, (), finish_reason=FinishReason.ERROR, error=error)
         )

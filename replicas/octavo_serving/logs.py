@@ -68,7 +68,6 @@ def replica_logs(packages: tuple[str, ...], application: str, deployment: str, r
     """Sets the logs of a replica up, and logs what its constructor, which this surrounds, cannot do."""
     _log_with_serve(packages)
     if path := os.environ.get(LOG_VARIABLE):
-        path = container_output() if path == CONTAINER_LOG else path
         log_to_stream(path, packages, application=application, deployment=deployment, replica=replica)
     logger = logging.getLogger(__name__)
     try:
@@ -108,6 +107,7 @@ def _log_with_serve(packages: tuple[str, ...]) -> None:
 def log_to_stream(path: str, packages: tuple[str, ...], **labels: str) -> None:
     """Writes these packages' logs, and the warnings of all others, to ``path``; says so in the log where it cannot."""
     try:
+        path = container_output() if path == CONTAINER_LOG else path
         stream = open(path, "a", buffering=1)  # noqa: SIM115 - open as long as the process lives
     except OSError as error:
         logging.getLogger(__name__).warning("logs do not go to %s: %s", path, error.strerror)

@@ -41,7 +41,7 @@ class Call:
     """One prompt and how to answer it. Checked when it is made, but for what only the model knows.
 
     ``timeout_s`` is the client's own; the gateway's ``request_timeout_seconds`` holds beside it. ``index`` is the
-    prompt's number among those of one HTTP request.
+    prompt's number among those of one HTTP request. A ``whole`` answer is not streamed to the client.
     """
 
     request_id: str
@@ -55,6 +55,7 @@ class Call:
     tenant: str = ""
     timeout_s: float | None = None
     index: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         check_stops(self.stop)

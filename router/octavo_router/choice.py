@@ -26,7 +26,8 @@ class Delta:
     """What one choice gained. ``text`` is never empty unless the choice ends with it.
 
     ``token_ids`` and ``logprobs`` are those of all tokens since the last delta, whether or not they show as text.
-    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice.
+    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice. ``anew``: the choice was
+    begun again, and its deltas of before are void.
     """
 
     choice: int
@@ -35,6 +36,7 @@ class Delta:
     logprobs: list[sampling_pb2.PositionLogprobs]
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    anew: bool = False
 
 
 class ChoiceReader:

@@ -13,7 +13,6 @@ from octavo_api.errors import (
     EngineFailure,
     InvalidRequest,
     ModelNotFound,
-    ReplicaLost,
     RequestError,
 )
 from octavo_api.settings import RouterSettings
@@ -157,6 +156,7 @@ class Gateway:
             cache_salt=call.salt,
             tenant=call.tenant,
             deadline=now + timeout_s,
+            whole=call.whole,
         )
         generation = Generation(call, ids, now, self.text, self._observer, on_close=self._closed)
         self._generations.add(generation)
@@ -208,12 +208,21 @@ class Generation:
         self._next_tokens = observer.next_tokens
         self._on_close = on_close
         self._closed = False
+        self._text = text
+        self._restarts = 0
+        self._anew: set[int] = set()
         self.finish_reasons: list[str] = []
         self._choices = _readers(call, prompt_token_ids, text)
 
     def attach(self, stream: RequestStream) -> None:
         self._stream = stream
         self._next_outputs = aiter(stream).__anext__
+
+    def _begin_again(self) -> None:
+        self.cached_tokens, self.timing = None, None
+        self.prompt_logprobs, self.finish_reasons = [], []
+        self._choices = _readers(self.call, self.prompt_token_ids, self._text)
+        self._anew = set(range(len(self._choices)))
 
     @property
     def route(self) -> Route | None:
@@ -236,6 +245,9 @@ class Generation:
                 outputs = await self._next_outputs()
             except StopAsyncIteration:
                 raise EngineFailure("the engine's stream ended before its answer did") from None
+            if self._stream is not None and self._stream.restarts != self._restarts:
+                self._restarts = self._stream.restarts
+                self._begin_again()
             now = self._clock()
             if self._last_output:
                 self._next_tokens(now - self._last_output)
@@ -248,6 +260,9 @@ class Generation:
                 choice = self._choices[output.choice]
                 if not choice.finished and (delta := choice.take(output)) is not None:
                     deltas.append(delta)
+                    if self._anew:
+                        delta.anew = delta.choice in self._anew
+                        self._anew.discard(delta.choice)
                     if delta.finish_reason is not None:
                         self._finish(delta, output)
         return self, deltas
@@ -288,10 +303,7 @@ class Generation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, ReplicaLost):
-            await self.aclose(ReplicaLost.code)
-        else:
-            await self.aclose("error" if isinstance(error, Exception) else FinishReason.ABORT)
+        await self.aclose("error" if isinstance(error, Exception) else FinishReason.ABORT)
 
 
 Batch = tuple[Generation, list[Delta]]

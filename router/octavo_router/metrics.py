@@ -64,12 +64,7 @@ def _histogram(name: str, help: str, buckets: tuple[float, ...], labels: tuple[s
 _ITL_SPEC = _histogram("inter_token_latency_seconds", "Time between two outputs of one request.", _ITL)
 
 REQUEST_SPECS = (
-    Spec(
-        "request_success",
-        Kind.COUNTER,
-        "Choices that ended, by how. After `replica_lost` one that is not streamed is made again.",
-        ("finished_reason",),
-    ),
+    Spec("request_success", Kind.COUNTER, "Choices that ended, by how.", ("finished_reason",)),
     _histogram(
         "time_to_first_token_seconds", "From a request's arrival to its first output, admission included.", _TTFT
     ),
@@ -106,7 +101,7 @@ ROUTER_SPECS = (
     Spec("router_decisions", Kind.COUNTER, "Requests sent to a replica, by policy and reason.", ("policy", "reason")),
     Spec("router_hit_tokens", Kind.COUNTER, "Cached prompt tokens, as predicted and as the engine found.", ("kind",)),
     _histogram("router_prediction_error_tokens", "Difference between the two, for each request.", (0, *_TOKENS)),
-    Spec("router_queued_requests", Kind.GAUGE, "Requests that wait for admission in this gateway."),
+    Spec("router_queued_requests", Kind.GAUGE, "Requests that wait here, for admission or for a first engine."),
     Spec("router_inflight_requests", Kind.GAUGE, "Requests sent to engines and not yet ended."),
     Spec("router_index_keys", Kind.GAUGE, "Block hashes in the prefix index."),
     Spec("router_owner_path_gaps", Kind.GAUGE, "Look-ups that met a replica that held a block but not all before it."),

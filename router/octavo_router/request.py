@@ -31,7 +31,7 @@ class Placer(Protocol):
 class RoutedRequest:
     """Implements ``stream.RequestStream``.
 
-    Until its reader has been shown something, a request whose replica goes away starts again at another one. Outputs
+    Until its client has been shown something, a request whose replica goes away starts again at another one. Outputs
     that wait for a slow reader are merged, one message for each choice, so that they are bounded by the answer's own
     length. The request ends, with its reservation and its place among those in flight, when the engine's last output
     *arrives*, not when it is read.
@@ -43,6 +43,7 @@ class RoutedRequest:
         self.chains: dict[HashSpace, Chain] = {}
         self.excluded: set[str] = set()
         self.tries = 0
+        self.restarts = 0
         self.num_output_tokens = 0
         self.route: Route | None = None
         self._placer = placer
@@ -53,7 +54,7 @@ class RoutedRequest:
         self._pending: dict[int, replica_pb2.Output] = {}
         self._failure: RequestError | None = None
         self._started = False
-        self._shown = False
+        self._taken = False
         self._misplaced = False
         self._refusal: RequestError | None = None
         self._ended = False
@@ -78,7 +79,7 @@ class RoutedRequest:
             if self._pending:
                 outputs = list(self._pending.values())
                 self._pending = {}
-                self._shown = True
+                self._taken = True
                 return outputs
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -147,7 +148,7 @@ class RoutedRequest:
     def lost(self, detail: str) -> None:
         replica, self._replica = self._replica, None
         name = replica.name if replica is not None else ""
-        if self._shown:
+        if self._taken and not self.request.whole:
             self.fail(ReplicaLost(f"replica {name} went away while it was generating this answer ({detail})"))
             return
         self._misplace(name, None)
@@ -165,6 +166,10 @@ class RoutedRequest:
     def _misplace(self, replica: str, refusal: RequestError | None) -> None:
         self.excluded.add(replica)
         self._refusal = refusal or self._refusal
+        if self._taken:
+            self.restarts += 1
+            self._taken = False
+            self._wanted = set(range(self.request.sampling.n))
         self._pending.clear()
         self._open = set(self._wanted)
         self._started = False

@@ -43,7 +43,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One prompt in tokens. ``cache_salt`` already holds the tenant's; ``deadline`` is in the event loop's clock."""
+    """One prompt in tokens. ``cache_salt`` already holds the tenant's; ``deadline`` is in the event loop's clock.
+
+    Of a ``whole`` answer nothing is shown to the client before all of it is there.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -52,6 +55,7 @@ class EngineRequest:
     cache_salt: str = ""
     tenant: str = ""
     deadline: float | None = None
+    whole: bool = False
 
 
 class RequestStream(Protocol):
@@ -60,6 +64,10 @@ class RequestStream(Protocol):
     @property
     def route(self) -> Route | None:
         """Set before the first output."""
+
+    @property
+    def restarts(self) -> int:
+        """How often a ``whole`` answer of which outputs had been taken was begun again: what was taken is void."""
 
     def __aiter__(self) -> AsyncIterator[list[replica_pb2.Output]]:
         """Yields all outputs that have arrived since the last turn; ends after every choice has ended.

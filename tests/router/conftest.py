@@ -82,6 +82,7 @@ class ScriptedStream:
     def __init__(self, request: EngineRequest, steps: Iterable[Any]) -> None:
         self.request = request
         self.route = Route("replica-0", "prefix", Reason.HIT, predicted_cached_tokens=3, cost_s=0.25)
+        self.restarts = 0
         self.closed = asyncio.Event()
         self.aborted: list[int] = []
         self._steps = iter(steps)
@@ -93,6 +94,10 @@ class ScriptedStream:
         for step in self._steps:
             if isinstance(step, BaseException):
                 raise step
+            if step == "again":
+                self.restarts += 1
+                self.aborted.clear()
+                continue
             if isinstance(step, int | float):
                 await asyncio.sleep(step)
             elif isinstance(step, asyncio.Event):

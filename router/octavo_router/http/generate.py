@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
 from octavo_api.errors import Draining, RequestError
-from octavo_router.again import whole
 from octavo_router.call import Call
 from octavo_router.gateway import LATE_S, Gateway, Generation
 from octavo_router.http.body import ClientGone, parse_object, read_body
@@ -88,17 +87,23 @@ class Generate:
         body = endpoint.body.read(parse_object(raw)).check()
         gateway.check_model(body.model)
         id = endpoint.id_prefix + request_id
+        calls = endpoint.calls(body, gateway.text.sampling_defaults, id, tenant)
         return Job(
-            calls=endpoint.calls(body, gateway.text.sampling_defaults, id, tenant),
+            calls=[replace(call, whole=not body.stream) for call in calls],
             wire=endpoint.wire(body, id, gateway.served_name, gateway.text),
             stream=body.stream,
             explain=headers.get("x-octavo-explain") in ("1", "true"),
         )
 
     async def _answer(self, job: Job, reply: Reply) -> None:
-        async with self._gateway.time_limit():
-            gathered = await whole(lambda: self._gather(job), job.calls[0].request_id)
-        answered = sorted({generation for generation, _ in gathered}, key=_index)
+        seen: set[Generation] = set()
+        gathered: dict[tuple[Generation, int], Gathered] = {}
+        async with self._gateway.time_limit(), answers(self._gateway, job.calls) as batches:
+            async for generation, deltas in batches:
+                seen.add(generation)
+                for delta in deltas:
+                    gathered.setdefault((generation, delta.choice), Gathered()).add(delta)
+        answered = sorted(seen, key=_index)
         choices = [
             job.wire.choice(generation, choice, gathered[generation, choice])
             for generation in answered
@@ -106,14 +111,6 @@ class Generate:
         ]
         body = job.wire.envelope.body(choices, answered, job.explain) | job.wire.body_fields(answered)
         await reply.json(200, body, route_headers(answered[0]) if job.explain else ())
-
-    async def _gather(self, job: Job) -> dict[tuple[Generation, int], Gathered]:
-        gathered: dict[tuple[Generation, int], Gathered] = {}
-        async with answers(self._gateway, job.calls) as batches:
-            async for generation, deltas in batches:
-                for delta in deltas:
-                    gathered.setdefault((generation, delta.choice), Gathered()).add(delta)
-        return gathered
 
     async def _stream(self, job: Job, reply: Reply) -> None:
         """Starts the answer with the first output, so that what an engine refuses still has its HTTP status."""

@@ -5,16 +5,16 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from octavo_api.errors import RequestError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
-from octavo_router.again import whole
 from octavo_router.call import Call
 from octavo_router.choice import Delta
-from octavo_router.gateway import Gateway, Generation
+from octavo_router.gateway import Gateway
 from octavo_router.headers import bearer, request_id
 from octavo_router.keys import ApiKeys
 from octavo_router.metrics import Metrics
@@ -37,9 +37,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> inference_pb2.GenerateResponse:
         async with self._answering("Generate", context):
-            call = self._call(request, context)
-            async with self._gateway.time_limit():
-                generation, deltas = await whole(lambda: self._gather(call), call.request_id)
+            call = replace(self._call(request, context), whole=True)
+            deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
+            async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
+                async for _, batch in generation:
+                    for delta in batch:
+                        if delta.anew:
+                            deltas[delta.choice].clear()
+                        deltas[delta.choice].append(delta)
             return inference_pb2.GenerateResponse(
                 id=call.request_id,
                 model=self._gateway.served_name,
@@ -49,15 +54,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                 route=route_message(generation) if request.explain else None,
                 prompt_logprobs=generation.prompt_logprobs,
             )
-
-    async def _gather(self, call: Call) -> tuple[Generation, list[list[Delta]]]:
-        """Returns the generation, closed, and all of each choice."""
-        deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
-        async with await self._gateway.start(call) as generation:
-            async for _, batch in generation:
-                for delta in batch:
-                    deltas[delta.choice].append(delta)
-        return generation, deltas
 
     async def GenerateStream(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         async with self._answering("GenerateStream", context):

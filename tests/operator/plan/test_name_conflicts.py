@@ -29,7 +29,8 @@ def test_an_object_in_the_way_is_named_with_what_to_do_and_nothing_is_made(world
     assert w.condition("Progressing") == ("False", "ObjectNameConflict")
     kind, name = theirs
     assert f"{kind} {name}" in w.message("SpecValid")
-    assert f"kubectl label {kind.lower()} {name} serving.octavo.dev/deployment=qwen" in w.message("SpecValid")
+    handed = f"kubectl label --namespace shop {kind.lower()} {name} serving.octavo.dev/deployment=qwen"
+    assert handed in w.message("SpecValid")
     assert w.reasons == ["ObjectNameConflict"]
     assert w.status["lastError"]["reason"] == "ObjectNameConflict"
     again = w.step()

@@ -256,7 +256,7 @@ class Fleet:
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.005)
 
-    def request(self, tokens=40, *, deadline=None, priority=0, salt="", **sampling):
+    def request(self, tokens=40, *, deadline=None, priority=0, salt="", whole=False, **sampling):
         token_ids = list(range(tokens)) if isinstance(tokens, int) else tokens
         return EngineRequest(
             request_id=f"r{next(self._ids)}",
@@ -265,6 +265,7 @@ class Fleet:
             priority=priority,
             cache_salt=salt,
             deadline=deadline,
+            whole=whole,
         )
 
     async def ask(self, request=None):

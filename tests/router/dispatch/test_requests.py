@@ -223,6 +223,20 @@ async def test_a_replica_that_dies_after_a_token_is_an_error_that_names_it(fleet
     assert fleet.at_rest()
 
 
+async def test_an_answer_that_is_shown_whole_is_begun_again_elsewhere_after_any_token(fleet):
+    a, b = await fleet.start("a", "b")
+    a.answer = b.answer = one_token
+    stream = await fleet.pool.open(fleet.request(whole=True))
+    assert list((await anext(stream))[0].token_ids) == [7]
+    dying, other = (a, b) if a.submits else (b, a)
+    other.answer = None
+    assert stream.restarts == 0
+    await dying.die()
+    assert (await fleet.read(stream))[0] == {0: [0, 1, 2]}
+    assert stream.restarts == 1
+    assert fleet.at_rest()
+
+
 async def test_a_replica_that_dies_with_no_other_to_take_over(fleet):
     (a,) = await fleet.start("a")
     a.answer = never

@@ -59,22 +59,28 @@ async def test_openais_client_raises_what_broke_a_stream(client, user, pool, wri
             pass
 
 
-async def test_lost_in_the_middle_of_an_answer_in_one_piece_which_is_made_again(http, user, pool, write):
-    """Nothing of the first try is in it: neither its text nor its tokens."""
-    scripts = [[[write.output("par")], ReplicaLost("gone")], [[write.output("whole", finish="length")]]]
-    pool.answer = lambda request: write.Script(scripts.pop(0))
-    answer = (await http.post(CHAT, json={"model": "bytes", "messages": user})).json()
-    assert answer["choices"][0]["message"]["content"] == "whole"
-    assert answer["usage"]["completion_tokens"] == len("whole")
-    assert [stream.closed.is_set() for stream in pool.streams] == [True, True]
-
-
-async def test_lost_in_the_middle_of_an_answer_in_one_piece_again_and_again(http, user, pool, write):
+async def test_lost_in_the_middle_of_an_answer_in_one_piece(http, user, pool, write):
     pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
     answer = await http.post(CHAT, json={"model": "bytes", "messages": user})
     assert answer.status_code == 502
     assert answer.json()["error"]["code"] == "replica_lost"
-    assert len(pool.streams) == 3
+
+
+async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(http, user, pool, write):
+    """Of a choice that a stop string had ended neither."""
+    first = [write.output("one.", choice=0), write.output("tw", choice=1)]
+    second = [write.output("1.", choice=0), write.output("2", choice=1, finish="length")]
+    pool.answer = lambda request: write.Script([first, "again", second])
+    answer = (await http.post(CHAT, json={"model": "bytes", "messages": user, "n": 2, "stop": "."})).json()
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["1", "2"]
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "length"]
+    assert answer["usage"]["completion_tokens"] == 3
+    assert pool.requests[0].whole
+
+
+async def test_a_stream_is_not_begun_again(http, user, pool, write):
+    await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
+    assert not pool.requests[0].whole
 
 
 async def test_an_output_that_is_an_error_fails_the_request(http, user, pool, write):

@@ -142,11 +142,13 @@ async def test_lost_in_the_middle_of_a_stream(stub, pool, write):
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_lost_in_the_middle_of_an_answer_in_one_piece_which_is_made_again(stub, pool, write):
-    scripts = [[[write.output("par")], ReplicaLost("gone")], [[write.output("whole", finish="length")]]]
-    pool.answer = lambda request: write.Script(scripts.pop(0))
+async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(stub, pool, write):
+    pool.answer = lambda request: write.Script([[write.output("par")], "again", [write.output("all", finish="length")]])
     answer = await stub.Generate(request())
-    assert (answer.choices[0].text, answer.usage.completion_tokens) == ("whole", len("whole"))
+    assert (answer.choices[0].text, answer.usage.completion_tokens) == ("all", 3)
+    assert pool.requests[0].whole
+    await stub.GenerateStream(request()).read()
+    assert not pool.requests[1].whole
 
 
 async def test_a_bug_is_internal_and_shows_nothing(stub, pool, write):
