@@ -49,7 +49,7 @@ def test_a_restricted_pod_imports_the_environment_as_user_1000(kubectl: Kubectl)
 
 def test_what_is_not_restricted_is_refused(kubectl: Kubectl) -> None:
     root = pod("root", "id")
-    root["spec"]["volumes"][0] = {"name": root["spec"]["volumes"][0]["name"], "hostPath": {"path": "/usr"}}
+    root["spec"]["volumes"] = [{"name": "programs", "hostPath": {"path": "/usr"}}]
     with pytest.raises(Refused, match="violates PodSecurity"):
         kubectl.apply(root)
 

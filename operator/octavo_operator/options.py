@@ -1,4 +1,4 @@
-"""The operator's command line; each option also has an environment variable, which the chart sets."""
+"""The operator's command line, which the chart sets. An option that has a value may also be an environment variable."""
 
 import argparse
 import ipaddress
