@@ -23,7 +23,8 @@ from octavo_e2e.node import node as nodes
 from octavo_e2e.node import requirements, traces
 from octavo_e2e.node.node import Node
 from octavo_e2e.operator import Installation
-from octavo_e2e.tools import API_SERVER_TIER, why_not
+from octavo_e2e.processes import StartFailed
+from octavo_e2e.tools import API_SERVER_TIER, NODE_TIER, ToolsMissing, ensure, kuberay_crds, why_not
 
 ROOT = Path(__file__).parents[1]
 CRD = ROOT / "manifests" / "base" / "crd" / "servingdeployments.yaml"
@@ -48,6 +49,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.apiserver)
         if why := node_reason if item.get_closest_marker("node") else reason:
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds what is missing before the first test begins: it takes longer than any test may."""
+    if session.config.option.collectonly:
+        return
+    wanted = [item for item in session.items if item.get_closest_marker("apiserver")]
+    wanted = [item for item in wanted if not any(item.iter_markers("skip"))]
+    if not wanted:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            ensure(*API_SERVER_TIER)
+            kuberay_crds()
+            if any(item.get_closest_marker("node") for item in wanted):
+                requirements.install()
+                ensure(*NODE_TIER)
+                nodes.operator_image()
+    except (ToolsMissing, StartFailed) as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +130,6 @@ def node() -> Iterator[Node]:
 
     One of this checkout that is up already (`make node`) is used and left; the images are loaded anew.
     """
-    requirements.install()
     if (found := nodes.find()) is not None:
         nodes.load(found, nodes.archives())
         yield found

@@ -180,10 +180,19 @@ class RouterSettings(Settings):
         256, "Most requests sent to engines and not yet ended; more wait.", change=Change.LIVE, ge=1, le=2**20
     )
     max_queued_requests: int = setting(
-        512, "Most requests waiting in the gateway; one more is refused with 429.", change=Change.LIVE, ge=0, le=2**20
+        512,
+        "Most requests waiting in the gateway; one more is refused with 429, while there is no engine with 503.",
+        change=Change.LIVE,
+        ge=0,
+        le=2**20,
     )
     max_body_bytes: Bytes = setting(
-        4 * 2**20, "Largest request body; a larger one is refused with 413.", change=Change.LIVE, unit="bytes", ge=1024
+        4 * 2**20,
+        "Largest request body; a larger one is refused with 413, over gRPC with `RESOURCE_EXHAUSTED`, where a change "
+        "is taken up by gateways that start afterwards.",
+        change=Change.LIVE,
+        unit="bytes",
+        ge=1024,
     )
     request_timeout_seconds: int = setting(
         600,

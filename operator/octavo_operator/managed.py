@@ -116,7 +116,7 @@ class Managed:
         events: list[Event] = []
         target, place = arrangement.target, self.place
         if ("Secret", names.token_secret(self.key)) not in self.observed.children:
-            actions.append(CreateSecret(children.token_secret(self.resource), ("auth_token",)))
+            actions.append(CreateSecret(children.token_secret(self.resource), (names.AUTH_TOKEN_KEY,)))
         intended = raycluster.build(self.resource, self.deployment, place.application, self.hash, self.defaults, target)
         if arrangement.create and self.observed.kuberay_installed:
             actions.append(Apply(intended))

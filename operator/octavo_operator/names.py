@@ -20,6 +20,9 @@ ENGINE_GROUP, GATEWAY_GROUP = "engine", "gateway"
 ENGINE_RESOURCE, GATEWAY_RESOURCE = "octavo_engine", "octavo_gateway"
 """Custom Ray resources, one per pod: at most one engine, one gateway in it."""
 
+AUTH_TOKEN_KEY = "auth_token"
+"""Of the Secret with Ray's token: of one that is made, and of a user's that names no other."""
+
 SECRETS_FOLDER = "/etc/octavo"
 """In pods: ``tls/tls.crt``, ``tls/tls.key``, ``api-keys/keys``, ``hugging-face/token``."""
 

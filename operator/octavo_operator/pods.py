@@ -42,7 +42,7 @@ def token_environment(key: Key) -> list[dict[str, Any]]:
     """Ray's own authentication, for its processes and for the autoscaler."""
     # Ray refuses to start without it. It is optional because KubeRay cleans up Redis with the head's template, once the
     # deployment and this Secret are gone; a pod that waited for the Secret would hold the cluster for five minutes.
-    token = {"name": names.token_secret(key), "key": "auth_token", "optional": True}
+    token = {"name": names.token_secret(key), "key": names.AUTH_TOKEN_KEY, "optional": True}
     return [
         {"name": "RAY_AUTH_MODE", "value": "token"},
         {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": token}},

@@ -9,8 +9,6 @@ from octavo_operator.kube import Kube
 from octavo_operator.observed import Key, Resource
 from octavo_operator.placement import address_of
 
-AUTH_TOKEN_KEY = "auth_token"
-
 
 @dataclass(frozen=True, slots=True)
 class ExternalRay:
@@ -32,7 +30,7 @@ def external_ray(resource: Resource) -> ExternalRay | None:
     reference = external.get("authSecretRef")
     if not isinstance(reference, Mapping) or not isinstance(name := reference.get("name"), str):
         return ExternalRay(address_of(url), None)
-    return ExternalRay(address_of(url), (name, str(reference.get("key") or AUTH_TOKEN_KEY)))
+    return ExternalRay(address_of(url), (name, str(reference.get("key") or names.AUTH_TOKEN_KEY)))
 
 
 class RayTokens:
@@ -51,7 +49,7 @@ class RayTokens:
         """Returns None where no token is sent or none is there."""
         key, external = resource.key, external_ray(resource)
         if external is None:
-            return await self._read(key, names.token_secret(key), AUTH_TOKEN_KEY)
+            return await self._read(key, names.token_secret(key), names.AUTH_TOKEN_KEY)
         if external.token is None:
             return None
         token = await self._read(key, *external.token)

@@ -30,13 +30,15 @@ class LiveRequest:
     has ended here never reaches another one that was given the same id.
     """
 
-    __slots__ = ("id", "name", "open_choices", "peer")
+    __slots__ = ("finish_reasons", "id", "name", "open_choices", "peer")
 
     def __init__(self, peer: "Peer", submit: replica_pb2.Submit) -> None:
         self.peer = peer
         self.id: int = submit.id
         self.name: str = submit.request_id
         self.open_choices = 1
+        self.finish_reasons: list[str] = []
+        """Of the choices that have ended, in that order."""
 
     def __repr__(self) -> str:
         return f"<request {self.name or self.id} of {self.peer.gateway}>"
@@ -97,9 +99,10 @@ class Peer:
         if output.error is not None:
             self._finish(request, str(output.error))
         elif output.finish_reason is not None:
+            request.finish_reasons.append(output.finish_reason.value)
             request.open_choices -= 1
             if request.open_choices == 0:
-                self._finish(request, output.finish_reason.value)
+                self._finish(request, "/".join(request.finish_reasons))
         self._outbox.add_output(request.id, output)
 
     def update(
@@ -139,11 +142,11 @@ class Peer:
 
     def _finish(self, request: LiveRequest, how: str) -> None:
         del self.live[request.id]
-        logger.info("request ended: %s", how, extra={"request_id": request.name})
+        _log_end(request, how)
 
     def _end(self, request_id: int, error: RequestError) -> None:
         if (request := self.live.pop(request_id, None)) is not None:
-            logger.info("request ended: %s", error.message, extra={"request_id": request.name})
+            _log_end(request, error.message)
         self._outbox.add_output(
             request_id, RequestOutput(request_id, 0, (), finish_reason=FinishReason.ERROR, error=error)
         )
@@ -156,6 +159,7 @@ class Peer:
             logger.info("%s is gone, aborting its %d requests", self.gateway, len(self.live))
         for request in self.live.values():
             self._engine.abort(request)
+            _log_end(request, "its gateway is gone")
         self.live.clear()
         self._on_change()
 
@@ -216,3 +220,7 @@ class Peer:
         request = self.live.get(target.id)
         if request is not None:
             self._engine.abort(request, target.choice if target.HasField("choice") else None)
+
+
+def _log_end(request: LiveRequest, how: str) -> None:
+    logger.info("request ended: %s", how, extra={"request_id": request.name})

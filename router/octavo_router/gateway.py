@@ -164,10 +164,11 @@ class Gateway:
             async with asyncio.timeout_at(request.deadline):
                 generation.attach(await self._pool.open(request))
         except TimeoutError:
-            await generation.aclose("error")
-            raise DeadlineExceeded(f"no admission within the request's {timeout_s:g} seconds") from None
-        except Exception:
-            await generation.aclose("error")
+            late = DeadlineExceeded(f"no admission within the request's {timeout_s:g} seconds")
+            await generation.aclose(late)
+            raise late from None
+        except Exception as error:
+            await generation.aclose(error)
             raise
         except asyncio.CancelledError:
             await generation.aclose()
@@ -284,16 +285,19 @@ class Generation:
         if not output.finish_reason and self._stream is not None:
             self._stream.abort_choice(output.choice)
 
-    async def aclose(self, reason: str = FinishReason.ABORT) -> None:
-        """Aborts in the engine what has not ended, which then counts as ended by ``reason``. May be called twice."""
+    async def aclose(self, error: Exception | None = None) -> None:
+        """Aborts in the engine what has not ended, which then counts as ended by ``error``, or by the client where
+        there is none. May be called twice.
+        """
         if self._closed:
             return
         self._closed = True
         self._on_close(self)
+        reason = FinishReason.ABORT if error is None else FinishReason.ERROR
         self.finish_reasons += [reason] * (len(self._choices) - len(self.finish_reasons))
         seconds = self._clock() - self._arrived
         self._observer.ended(self, seconds)
-        request_log.ended(self, seconds)
+        request_log.ended(self, seconds, error)
         if self._stream is not None:
             await self._stream.aclose()
 
@@ -303,7 +307,7 @@ class Generation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose("error" if isinstance(error, Exception) else FinishReason.ABORT)
+        await self.aclose(error if isinstance(error, Exception) else None)
 
 
 Batch = tuple[Generation, list[Delta]]

@@ -3,14 +3,16 @@
 import logging
 from typing import TYPE_CHECKING
 
+from octavo_api.errors import RequestError
+
 if TYPE_CHECKING:
     from octavo_router.gateway import Generation
 
 logger = logging.getLogger(__name__)
 
 
-def ended(generation: "Generation", seconds: float) -> None:
-    """``seconds`` from its arrival. Neither prompt nor answer is written."""
+def ended(generation: "Generation", seconds: float, error: Exception | None) -> None:
+    """``seconds`` from its arrival; ``error`` is what the client was told. Neither prompt nor answer is written."""
     if not logger.isEnabledFor(logging.INFO):
         return
     route, timing = generation.route, generation.timing
@@ -18,7 +20,7 @@ def ended(generation: "Generation", seconds: float) -> None:
     steps = "" if timing is None else f"; queued {timing.queue_s:.3f}, prefill {timing.prefill_s:.3f} s"
     preempted = f", preempted {timing.num_preemptions} times" if timing is not None and timing.num_preemptions else ""
     logger.info(
-        "request ended: %s %s after %.3f s, prompt %d tokens (%d cached), output %d%s%s",
+        "request ended: %s %s after %.3f s, prompt %d tokens (%d cached), output %d%s%s%s",
         "/".join(generation.finish_reasons),
         on,
         seconds,
@@ -27,5 +29,11 @@ def ended(generation: "Generation", seconds: float) -> None:
         generation.completion_tokens,
         steps,
         preempted,
+        "" if error is None else f": {_named(error)}",
         extra={"request_id": generation.call.request_id},
     )
+
+
+def _named(error: Exception) -> str:
+    name = type(error).__name__
+    return f"{name}: {error.message}" if isinstance(error, RequestError) else name

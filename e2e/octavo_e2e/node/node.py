@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -101,9 +102,14 @@ def stop() -> bool:
 
 
 def archives() -> list[Path]:
-    """The images of operator and server under the names that the chart gives them; built, or taken from the cache."""
-    operator = build.build(CHECKOUT / "docker" / "operator.Dockerfile", CHECKOUT, chart_image("image"))
-    return [operator, environment.write_image(HOME / "server.tar", chart_image("serverImage"))]
+    """The images of operator and server, under the names that the chart gives them."""
+    return [operator_image(), environment.write_image(HOME / "server.tar", chart_image("serverImage"))]
+
+
+@functools.cache
+def operator_image() -> Path:
+    """The operator's image, built once in this process from what the checkout has; minutes where nothing is cached."""
+    return build.build(CHECKOUT / "docker" / "operator.Dockerfile", CHECKOUT, chart_image("image"))
 
 
 def chart_image(value: str) -> str:

@@ -49,17 +49,23 @@ def install() -> None:
     if not packages:
         return
     print(f"installing {' '.join(packages)}", file=sys.stderr, flush=True)
-    command = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *packages]
-    done = subprocess.run(
-        command,
+    install = ("install", "--yes", "--quiet", "--no-install-recommends", *packages)
+    if _apt_get(*install).returncode != 0:
+        _apt_get("update", "--quiet")  # a new machine has no list of packages, or an old one
+        done = _apt_get(*install)
+        if done.returncode != 0:
+            raise ToolsMissing(f"apt-get {' '.join(install)} failed:\n{done.stderr[-2000:]}")
+
+
+def _apt_get(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["apt-get", *arguments],
         env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        raise ToolsMissing(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
 
 
 def _missing() -> list[str]:

@@ -95,13 +95,15 @@ async def test_while_preempted(serve, attach_two):
     await gone_soon(replica, observer)
 
 
-async def test_with_several_choices(serve, attach_two):
+async def test_with_several_choices(serve, attach_two, caplog):
+    caplog.set_level("INFO")
     replica = await serve(step_time_s=STEP_S)
     leaver, observer = await attach_two(replica)
     received = await leaver.submit(1, PROMPT, n=4, max_tokens=400)
     await leaver.until(lambda: len(received.tokens[3]) > 3)
     await leave(leaver, observer)
     await gone_soon(replica, observer)
+    assert "request ended: its gateway is gone" in caplog.messages
 
 
 async def test_with_two_steps_in_flight(serve, attach_two):

@@ -91,6 +91,16 @@ async def test_the_log_follows_a_request_from_gateway_to_engine_and_holds_no_tex
     assert not any("prompt itself" in message or answer["choices"][0]["text"] in message for _, message in lines)
 
 
+async def test_the_log_says_why_a_request_failed_and_how_each_choice_ended(http, caplog):
+    caplog.set_level("INFO")
+    refused = {"model": "bytes", "prompt": [1] * 1000, "max_tokens": 100}
+    assert (await http.post("/v1/completions", json=refused)).status_code == 400
+    assert (await http.post("/v1/completions", json=refused | {"max_tokens": 2, "n": 2})).status_code == 200
+    ends = [r.getMessage() for r in caplog.records if r.getMessage().startswith("request ended: ")]
+    assert any(message.startswith("request ended: error ") and "ContextLengthExceeded: " in message for message in ends)
+    assert "request ended: length/length" in ends
+
+
 async def test_the_second_time_the_prefix_is_cached_for_the_same_salt_alone(http):
     prompt = list(range(200))
     cached = []
