@@ -31,6 +31,7 @@ CRD = ROOT / "manifests" / "base" / "crd" / "servingdeployments.yaml"
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap"}
 _NUMBERS = itertools.count(1)
+NODE_FAILURE = pytest.StashKey[str | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,16 +61,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not wanted:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
-    try:
-        with capture.global_and_fixture_disabled():
+    with capture.global_and_fixture_disabled():
+        try:
             ensure(*API_SERVER_TIER)
             kuberay_crds()
-            if any(item.get_closest_marker("node") for item in wanted):
-                requirements.install()
-                ensure(*NODE_TIER)
-                nodes.operator_image()
+        except ToolsMissing as error:
+            raise pytest.UsageError(str(error)) from error
+        if any(item.get_closest_marker("node") for item in wanted):
+            session.config.stash[NODE_FAILURE] = _prepare_node()
+
+
+def _prepare_node() -> str | None:
+    """Returns what failed: the tests that need no node run all the same."""
+    try:
+        requirements.install()
+        ensure(*NODE_TIER)
+        nodes.operator_image()
     except (ToolsMissing, StartFailed) as error:
-        raise pytest.UsageError(str(error)) from error
+        return str(error)
+    return None
 
 
 @pytest.fixture(scope="session")
@@ -125,11 +135,13 @@ def installation(crd: Cluster) -> Installation:
 
 
 @pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
+def node(pytestconfig: pytest.Config) -> Iterator[Node]:
     """A node with KubeRay and the images of operator and server, without anything else of ours.
 
     One of this checkout that is up already (`make node`) is used and left; the images are loaded anew.
     """
+    if failure := pytestconfig.stash[NODE_FAILURE]:
+        pytest.fail(failure, pytrace=False)
     if (found := nodes.find()) is not None:
         nodes.load(found, nodes.archives())
         yield found

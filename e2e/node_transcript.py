@@ -20,6 +20,7 @@ import grpc
 import yaml
 from octavo_e2e import pods
 from octavo_e2e.node import node as nodes
+from octavo_e2e.node import requirements
 from octavo_e2e.node.node import Node
 from octavo_e2e.pods import InPods
 from octavo_e2e.serving import complete
@@ -110,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("/dev/stdout"))
     options = parser.parse_args()
+    requirements.install()
     with options.output.open("w") as out:
         found = nodes.find()
         began = time.monotonic()

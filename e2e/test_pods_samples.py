@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,14 @@ def models(node: Node, kubectl: Kubectl) -> Kubectl:
     """The claim ``models``, with a folder of weights in it, and a hub's cache."""
     folder = HOME / "models"
     if not folder.exists():
-        weights.write(folder / "qwen2.5-0.5b-instruct", "Qwen2ForCausalLM")
-        weights.write_into_hub_cache(folder, "meta-llama/Llama-3.2-1B-Instruct", "LlamaForCausalLM")
-        for path in (folder, *folder.rglob("*")):
+        partial = folder.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        weights.write(partial / "qwen2.5-0.5b-instruct", "Qwen2ForCausalLM")
+        weights.write_into_hub_cache(partial, "meta-llama/Llama-3.2-1B-Instruct", "LlamaForCausalLM")
+        for path in (partial, *partial.rglob("*")):
             os.chown(path, environment.USER, environment.USER)
-        node.cluster.kubectl.within("").apply(*environment.claim(NAMESPACE, "models", folder))
+        partial.rename(folder)
+    node.cluster.kubectl.within("").apply(*environment.claim(NAMESPACE, "models", folder))
     return kubectl
 
 

@@ -31,6 +31,7 @@ LOG_VARIABLE = "OCTAVO_LOG_STREAM"
 CONTAINER_LOG = "container"
 """In its place: the standard output of the replica's container."""
 
+HEALTH_CHECK_TIMEOUT_S = 10
 _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
 _NEVER_REACHED = 10**12
@@ -201,7 +202,7 @@ def _deployment(name: str, config: _Message, drain_seconds: int) -> dict[str, An
         "graceful_shutdown_timeout_s": drain_seconds + _SHUTDOWN_MARGIN_S,
         "graceful_shutdown_wait_loop_s": 0.1,
         "health_check_period_s": 2,
-        "health_check_timeout_s": 10,
+        "health_check_timeout_s": HEALTH_CHECK_TIMEOUT_S,
     }
 
 

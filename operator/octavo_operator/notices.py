@@ -59,8 +59,7 @@ def put(
         return (), ()
     wanted = place
     if decision.why is None and view.application is not None:
-        targets = {name: found.target for name, found in view.application.deployments.items()}
-        wanted = begun_again(place, view.application.config or {}, targets)
+        wanted = begun_again(place, view.application)
     action = PutApplication(address, wanted.application, place.proxy_location)
     return (action,), (_put_event(place, view, decision.why),)
 

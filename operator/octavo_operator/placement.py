@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import ENGINE, Bind, Placement, application
+from octavo_api.serve_config import ENGINE, HEALTH_CHECK_TIMEOUT_S, Bind, Placement, application
 from octavo_operator import names
 from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Key
+from octavo_operator.observed import Application, Key
 
 ENGINE_CPUS, GATEWAY_CPUS, HEAD_CPUS = 2.0, 1.0, 1.0
 GIBIBYTE = 2**30
@@ -20,6 +20,8 @@ ENGINE_MEMORY, GATEWAY_MEMORY, HEAD_MEMORY = 4 * GIBIBYTE, GIBIBYTE, 2 * GIBIBYT
 
 INITIAL_REPLICAS = "initial_replicas"
 """In ``autoscaling_config``."""
+PATIENCE, PATIENCES = "health_check_timeout_s", (HEALTH_CHECK_TIMEOUT_S, HEALTH_CHECK_TIMEOUT_S + 1)
+"""Of a deployment: either value is ours, and which one says only how often Serve was made to try again."""
 TLS_FOLDER = f"{names.SECRETS_FOLDER}/tls"
 API_KEYS_FOLDER = f"{names.SECRETS_FOLDER}/api-keys"
 TOKEN_FOLDER = f"{names.SECRETS_FOLDER}/hugging-face"
@@ -117,27 +119,21 @@ def starting_with(place: Place, engines: int) -> Place:
     starts with the fewest. Serve reads it once, when the application is new."""
     application = copy.deepcopy(dict(place.application))
     (options,) = (item for item in application["deployments"] if item["name"] == ENGINE)
-    _start_with(options["autoscaling_config"], engines)
+    scaling = options["autoscaling_config"]
+    scaling[INITIAL_REPLICAS] = min(max(engines, scaling["min_replicas"]), scaling["max_replicas"])
     return replace(place, application=application)
 
 
-def begun_again(place: Place, deployed: Mapping[str, Any], targets: Mapping[str, int]) -> Place:
-    """Returns ``place`` so that Serve tries anew what it has given up.
+def begun_again(place: Place, deployed: Application) -> Place:
+    """Returns ``place`` so that Serve tries anew what it has given up of ``deployed``.
 
-    Serve takes up only what differs from ``deployed``, and counts failed starts from nothing then. What differs here is
-    whether each deployment names a count to start with, which says nothing about replicas: those that run are kept.
-    ``targets`` are Serve's counts of now, by deployment.
+    Serve counts failed starts from nothing only for another version of a deployment; counts of replicas make none. The
+    patience of its health check does, and is the one thing in a version that neither replaces replicas nor calls them.
     """
-    before = {item["name"]: item.get("autoscaling_config") or {} for item in deployed.get("deployments") or ()}
+    before = {item["name"]: item.get(PATIENCE) for item in (deployed.config or {}).get("deployments") or ()}
     application = copy.deepcopy(dict(place.application))
     for options in application["deployments"]:
-        scaling = options["autoscaling_config"]
-        if before.get(options["name"], {}).get(INITIAL_REPLICAS) is not None:
-            scaling.pop(INITIAL_REPLICAS, None)
-        else:
-            _start_with(scaling, targets.get(options["name"], 0))
+        found = deployed.deployments.get(options["name"])
+        if found is not None and found.status == "DEPLOY_FAILED":
+            options[PATIENCE] = PATIENCES[before.get(options["name"]) == PATIENCES[0]]
     return replace(place, application=application)
-
-
-def _start_with(scaling: dict[str, Any], replicas: int) -> None:
-    scaling[INITIAL_REPLICAS] = min(max(replicas, scaling["min_replicas"]), scaling["max_replicas"])

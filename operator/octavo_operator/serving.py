@@ -8,7 +8,7 @@ from typing import Any
 from octavo_api.serve_config import ENGINE, GATEWAY
 from octavo_operator.memory import Memory
 from octavo_operator.observed import Application, Deployment, Reach, Serve
-from octavo_operator.placement import INITIAL_REPLICAS, Mode, Place
+from octavo_operator.placement import INITIAL_REPLICAS, PATIENCE, PATIENCES, Mode, Place
 from octavo_operator.spec_hash import digest
 
 FIGHT_WINDOW_S = 600.0
@@ -133,16 +133,17 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def _by_name(deployments: object) -> Any:
     if not isinstance(deployments, list):
         return deployments
-    return {str(item.get("name")): _without_start(item) for item in deployments if isinstance(item, Mapping)}
+    return {str(item.get("name")): _identity(item) for item in deployments if isinstance(item, Mapping)}
 
 
-def _without_start(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How many replicas it once started with says nothing about what it is."""
-    scaling = deployment.get("autoscaling_config")
-    if not isinstance(scaling, Mapping):
-        return deployment
-    rest = {name: value for name, value in scaling.items() if name != INITIAL_REPLICAS}
-    return {**deployment, "autoscaling_config": rest}
+def _identity(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How many replicas it once started with, and that it was tried again, says nothing about what it is."""
+    same = dict(deployment)
+    if same.get(PATIENCE) in PATIENCES:
+        same[PATIENCE] = PATIENCES[0]
+    if isinstance(scaling := same.get("autoscaling_config"), Mapping):
+        same["autoscaling_config"] = {name: value for name, value in scaling.items() if name != INITIAL_REPLICAS}
+    return same
 
 
 def _canonical(value: Any) -> Any:

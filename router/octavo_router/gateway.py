@@ -219,11 +219,16 @@ class Generation:
         self._stream = stream
         self._next_outputs = aiter(stream).__anext__
 
-    def _begin_again(self) -> None:
+    def _was_begun_again(self) -> bool:
+        """Forgets what the engine before had said, once it is known to be void."""
+        if self._stream is None or self._stream.restarts == self._restarts:
+            return False
+        self._restarts = self._stream.restarts
         self.cached_tokens, self.timing = None, None
         self.prompt_logprobs, self.finish_reasons = [], []
         self._choices = _readers(self.call, self.prompt_token_ids, self._text)
         self._anew = set(range(len(self._choices)))
+        return True
 
     @property
     def route(self) -> Route | None:
@@ -246,11 +251,10 @@ class Generation:
                 outputs = await self._next_outputs()
             except StopAsyncIteration:
                 raise EngineFailure("the engine's stream ended before its answer did") from None
-            if self._stream is not None and self._stream.restarts != self._restarts:
-                self._restarts = self._stream.restarts
-                self._begin_again()
             now = self._clock()
-            if self._last_output:
+            if self._was_begun_again():
+                pass  # neither a first token nor a pause between two
+            elif self._last_output:
                 self._next_tokens(now - self._last_output)
             else:
                 self._observer.first_token(now - self._arrived)
@@ -286,13 +290,14 @@ class Generation:
             self._stream.abort_choice(output.choice)
 
     async def aclose(self, error: Exception | None = None) -> None:
-        """Aborts in the engine what has not ended, which then counts as ended by ``error``, or by the client where
-        there is none. May be called twice.
+        """Aborts in the engine what has not ended, which then counts as ended by ``error``, without one as aborted: by
+        its client, or by ``time_limit``. May be called twice.
         """
         if self._closed:
             return
         self._closed = True
         self._on_close(self)
+        self._was_begun_again()
         reason = FinishReason.ABORT if error is None else FinishReason.ERROR
         self.finish_reasons += [reason] * (len(self._choices) - len(self.finish_reasons))
         seconds = self._clock() - self._arrived

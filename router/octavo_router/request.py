@@ -31,10 +31,11 @@ class Placer(Protocol):
 class RoutedRequest:
     """Implements ``stream.RequestStream``.
 
-    Until its client has been shown something, a request whose replica goes away starts again at another one. Outputs
-    that wait for a slow reader are merged, one message for each choice, so that they are bounded by the answer's own
-    length. The request ends, with its reservation and its place among those in flight, when the engine's last output
-    *arrives*, not when it is read.
+    Until its client has been shown something, a request whose replica goes away starts again at another one: once only
+    after it had begun to answer, lest a request that kills its engine kills them all. Outputs that wait for a slow
+    reader are merged, one message for each choice, so that they are bounded by the answer's own length. The request
+    ends, with its reservation and its place among those in flight, when the engine's last output *arrives*, not when it
+    is read.
     """
 
     def __init__(self, request: EngineRequest, deadline: float, placer: Placer) -> None:
@@ -49,8 +50,7 @@ class RoutedRequest:
         self._placer = placer
         self._replica: Replica | None = None
         self._id = 0
-        self._wanted = set(range(request.sampling.n))
-        self._open = set(self._wanted)
+        self._open = set(range(request.sampling.n))
         self._pending: dict[int, replica_pb2.Output] = {}
         self._failure: RequestError | None = None
         self._started = False
@@ -64,6 +64,10 @@ class RoutedRequest:
     @property
     def has_ended(self) -> bool:
         return self._ended
+
+    @property
+    def _may_move(self) -> bool:
+        return not self._taken or (self.request.whole and not self.restarts)
 
     def sent(self, replica: Replica, identity: int, route: Route) -> None:
         """The request is at ``replica`` now, under ``identity``."""
@@ -99,7 +103,6 @@ class RoutedRequest:
         if choice not in self._open:
             return
         self._open.discard(choice)
-        self._wanted.discard(choice)
         self._pending.pop(choice, None)
         if not self._open:
             self._end(abort=True)
@@ -128,7 +131,7 @@ class RoutedRequest:
         if choice not in self._open:
             return
         if not self._started:
-            self._started = True
+            self._started, self._refusal = True, None
             if self._replica is not None:
                 self._replica.started(self._id)
             if output.HasField("cached_tokens"):
@@ -148,14 +151,14 @@ class RoutedRequest:
     def lost(self, detail: str) -> None:
         replica, self._replica = self._replica, None
         name = replica.name if replica is not None else ""
-        if self._taken and not self.request.whole:
+        if not self._may_move:
             self.fail(ReplicaLost(f"replica {name} went away while it was generating this answer ({detail})"))
             return
         self._misplace(name, None)
 
     def _refused(self, error: RequestError) -> None:
-        """An engine that has no room, or is about to leave, says nothing about the request: another may take it."""
-        elsewhere = isinstance(error, Draining | QueueFull) and not self._started and self._refusal is None
+        """An engine that has no room, or leaves, says nothing about the request: another may take it."""
+        elsewhere = isinstance(error, Draining | QueueFull) and self._refusal is None and self._may_move
         if not elsewhere or self._replica is None:
             self.fail(error)
             return
@@ -169,9 +172,8 @@ class RoutedRequest:
         if self._taken:
             self.restarts += 1
             self._taken = False
-            self._wanted = set(range(self.request.sampling.n))
         self._pending.clear()
-        self._open = set(self._wanted)
+        self._open = set(range(self.request.sampling.n))
         self._started = False
         self.num_output_tokens = 0
         self._misplaced = True

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def ended(generation: "Generation", seconds: float, error: Exception | None) -> None:
-    """``seconds`` from its arrival; ``error`` is what the client was told. Neither prompt nor answer is written."""
+    """``seconds`` from its arrival; ``error`` as in ``Generation.aclose``. Neither prompt nor answer is written."""
     if not logger.isEnabledFor(logging.INFO):
         return
     route, timing = generation.route, generation.timing

@@ -21,7 +21,7 @@ class Reason(StrEnum):
     COLD = "cold"
     """No replica holds any of it."""
     RETRY = "retry"
-    """The replica chosen before went away without showing a token."""
+    """The replica chosen before went away, or took no request."""
     POLICY = "policy"
     """The policy does not look at prefixes."""
     DEGRADED = "degraded"

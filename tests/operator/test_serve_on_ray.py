@@ -1,7 +1,9 @@
 """The contract that the fake dashboard is held to, on Ray itself."""
 
 import asyncio
+import copy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,13 +56,16 @@ async def test_ray_says_in_a_way_that_we_read_what_cannot_be_imported(host, serv
     await contract.gone(target, "absent")
 
 
-async def test_what_serve_has_given_up_is_begun_again_by_what_says_nothing_about_replicas(host, serve_client, tmp_path):
-    """The very same configuration once more changes nothing; those replicas that run are kept."""
+@pytest.mark.parametrize("edited", [False, True], ids=["the first time", "after an edit"])
+async def test_what_serve_has_given_up_is_begun_again_and_what_runs_is_kept(host, serve_client, tmp_path, edited):
+    """Neither the very same configuration does it, nor, after an edit, other counts."""
     target = Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
     contract, needed = ServeContract(), tmp_path / "needed"
     options = {"num_cpus": 0, "runtime_env": {"env_vars": {"WORD_NEEDS": str(needed)}}}
     scaling = {"min_replicas": 1, "max_replicas": 1}
-    document = contract.application(target, "given-up", ray_actor_options=options, autoscaling_config=scaling)
+    document = contract.application(
+        target, "given-up", ray_actor_options=options, autoscaling_config=scaling, health_check_timeout_s=10
+    )
     del document["deployments"][0]["num_replicas"]
     wanted = Place(Mode.EXTERNAL, document, host.dashboard_url)
 
@@ -71,14 +76,22 @@ async def test_what_serve_has_given_up_is_begun_again_by_what_says_nothing_about
         return (application := await found()) is not None and application.status == "DEPLOY_FAILED"
 
     async def again():
-        config = (await found()).config
-        put = begun_again(wanted, config, {DEPLOYMENT: 1}).application
-        assert config_hash(put) == config_hash(config)
+        """As once it has been given up, whatever it does now."""
+        seen = await found()
+        given_up = {name: replace(one, status="DEPLOY_FAILED") for name, one in seen.deployments.items()}
+        put = begun_again(wanted, replace(seen, deployments=given_up)).application
+        assert config_hash(put) == config_hash(seen.config)
         await contract.put(target, put)
         return (await contract.running(target, "given-up")).deployments[DEPLOYMENT].replicas
 
+    if edited:
+        before = copy.deepcopy(document)
+        before["deployments"][0]["ray_actor_options"] = {"num_cpus": 0}
+        await contract.put(target, before)
+        await contract.running(target, "given-up")
     await contract.put(target, document)
     await contract.until(target, "Serve gives up", failed)
+    assert {one.status for one in (await found()).deployments.values()} == {"DEPLOY_FAILED"}
     needed.touch()
     await contract.put(target, document)
     await asyncio.sleep(3)

@@ -251,6 +251,7 @@ def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(se
     w.step()
     w.app.status, w.app.message = "DEPLOY_FAILED", "Failed to update the deployments ['Engine']."
     w.app.messages["Engine"] = "ignored"
+    w.app.statuses["Engine"] = "DEPLOY_FAILED"
     w.app.message = 'Traceback (most recent call last):\n  File "x"\nModelError: no such file'
     made = w.step()
     assert w.condition("ApplicationReady") == ("False", "DeployFailed")
@@ -266,11 +267,17 @@ def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(se
     made_of = copy.deepcopy(w.app.config)
     (again,) = w.step().actions
     assert isinstance(again, PutApplication)
-    assert again.application != made_of, "Serve does nothing with what it has already"
     assert config_hash(again.application) == config_hash(made_of)
+    (engine, gateway), (engine_before, gateway_before) = again.application["deployments"], made_of["deployments"]
+    assert gateway == gateway_before
+    assert engine == {**engine_before, "health_check_timeout_s": 11}, "Serve begins another version again, no other"
     assert "DeployRetried" in w.reasons
-    w.app.status = "DEPLOY_FAILED"
+    w.app.status = w.app.statuses["Engine"] = "DEPLOY_FAILED"
     assert w.step().actions == (), "not again at once"
+    w.tick(300)
+    (once_more,) = w.step().actions
+    assert isinstance(once_more, PutApplication)
+    assert once_more.application == made_of
 
 
 def test_a_head_that_restarts_makes_nothing_false_that_still_holds(serving):

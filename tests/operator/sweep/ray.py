@@ -49,6 +49,8 @@ class Deployment:
     target: int
     replicas: list[Replica] = field(default_factory=list)
     updating: bool = True
+    rolling: bool = False
+    """It replaces replicas of another version."""
     failures: int = 0
 
     @property
@@ -168,8 +170,10 @@ class Ray:
                 target = self._target(options)
                 application.deployments[options["name"]] = Deployment(options["name"], options, version, target)
                 continue
-            if deployment.options != options or deployment.version != version:
-                deployment.failures = 0
+            same = deployment.version == version and _versioned(deployment.options) == _versioned(options)
+            if not (same and deployment.rolling) and (deployment.options != options or deployment.version != version):
+                deployment.failures = 0  # a failed roll is not begun again by other counts
+            deployment.rolling = deployment.rolling if same else bool(deployment.replicas)
             if deployment.version == version and deployment.options.get("user_config") != options.get("user_config"):
                 application.reconfigured += 1
             deployment.updating = deployment.updating or deployment.options != options
@@ -272,7 +276,7 @@ class Ray:
                 if replica.place is not None:
                     replica.due = now + self._rng.uniform(1, 20)
         if deployment.updating and deployment.settled():
-            deployment.updating = False
+            deployment.updating = deployment.rolling = False
             changed = True
         return changed
 
@@ -329,9 +333,11 @@ class Ray:
 
 
 def canonical(config: Mapping[str, Any]) -> str:
-    """The same for what is the same but for the number of replicas that it once started with."""
+    """The same for what is the same but for the number of replicas that it once started with, and for how often what
+    Serve had given up was begun again."""
     found = clone(config)
     for options in found["deployments"]:
+        options.pop("health_check_timeout_s", None)
         options.get("autoscaling_config", {}).pop("initial_replicas", None)
     return json.dumps(found, sort_keys=True)
 
@@ -339,6 +345,12 @@ def canonical(config: Mapping[str, Any]) -> str:
 def _code(config: Mapping[str, Any]) -> str:
     """A change of it replaces all replicas of all deployments."""
     return json.dumps([config.get(name) for name in ("import_path", "args", "runtime_env")], sort_keys=True)
+
+
+def _versioned(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a deployment's options is part of its version."""
+    counts = ("autoscaling_config", "num_replicas", "max_surge_percent")
+    return {name: value for name, value in options.items() if name not in counts}
 
 
 def status_of(application: Application, now: float) -> str:

@@ -266,7 +266,13 @@ async def test_after_random_trouble_nothing_is_reserved_and_nothing_in_flight(fl
         stream = None
         try:
             stream = await fleet.pool.open(
-                fleet.request(tokens, n=rng.randint(1, 3), deadline=deadline, priority=rng.randint(0, 2))
+                fleet.request(
+                    tokens,
+                    n=rng.randint(1, 3),
+                    deadline=deadline,
+                    priority=rng.randint(0, 2),
+                    whole=rng.random() < 0.5,
+                )
             )
             async for _ in stream:
                 chance = rng.random()

@@ -16,7 +16,7 @@ from octavo_api.errors import (
     QueueFull,
     ReplicaLost,
 )
-from octavo_api.v1 import replica_pb2
+from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_router.registry import ReplicaAddress
 from octavo_router.stream import Reason
 
@@ -25,12 +25,20 @@ def now():
     return asyncio.get_running_loop().time()
 
 
+ERROR = sampling_pb2.FINISH_REASON_ERROR
+
+
 async def never(gateway, submit):
     """Takes the request and says nothing."""
 
 
 async def one_token(gateway, submit):
     gateway.send(outputs=[replica_pb2.Output(id=submit.id, token_ids=[7])])
+
+
+async def a_token_of_each(gateway, submit):
+    outputs = [replica_pb2.Output(id=submit.id, choice=choice, token_ids=[7]) for choice in range(submit.sampling.n)]
+    gateway.send(outputs=outputs)
 
 
 async def test_tokens_arrive_in_order_and_the_stream_ends(fleet):
@@ -234,6 +242,60 @@ async def test_an_answer_that_is_shown_whole_is_begun_again_elsewhere_after_any_
     await dying.die()
     assert (await fleet.read(stream))[0] == {0: [0, 1, 2]}
     assert stream.restarts == 1
+    assert fleet.at_rest()
+
+
+async def test_every_choice_of_a_whole_answer_is_begun_again_and_once_only(fleet):
+    """A request that kills its engine does not kill them all."""
+    a, b, c = await fleet.start("a", "b", "c")
+    a.answer = b.answer = c.answer = a_token_of_each
+    stream = await fleet.pool.open(fleet.request(n=2, whole=True))
+    await anext(stream)
+    stream.abort_choice(0)
+    dying = next(each for each in (a, b, c) if each.submits)
+    await dying.die()
+    second = []
+    while not {0, 1} <= {output.choice for output in second}:
+        second += await anext(stream)
+    assert stream.restarts == 1
+    await next(each for each in (a, b, c) if each.submits and each is not dying).die()
+    with pytest.raises(ReplicaLost):
+        await anext(stream)
+    assert fleet.at_rest()
+
+
+async def test_a_whole_answer_whose_engine_stops_is_begun_again_elsewhere(fleet):
+    a, b = await fleet.start("a", "b")
+    taken = asyncio.Event()
+
+    async def one_token_and_no_more(gateway, submit):
+        await one_token(gateway, submit)
+        await taken.wait()
+        error = Draining("the replica has stopped").to_proto()
+        gateway.send(outputs=[replica_pb2.Output(id=submit.id, finish_reason=ERROR, error=error)])
+
+    a.answer = b.answer = one_token_and_no_more
+    stream = await fleet.pool.open(fleet.request(whole=True))
+    assert list((await anext(stream))[0].token_ids) == [7]
+    (b if a.submits else a).answer = None
+    taken.set()
+    assert (await fleet.read(stream))[0] == {0: [0, 1, 2]}
+    assert fleet.at_rest()
+
+
+async def test_a_refusal_of_before_says_nothing_once_another_engine_has_begun_to_answer(fleet):
+    a, b = await fleet.start("a", "b")
+    a.refuse("QueueFull")
+    b.answer = one_token
+    b.load.waiting_uncached_tokens = 10_000
+    await fleet.until(lambda: all(each.load for each in fleet.pool.replicas()))
+    await asyncio.sleep(0.1)
+    stream = await fleet.pool.open(fleet.request(whole=True))
+    await anext(stream)
+    assert a.submits
+    await b.die()
+    with pytest.raises(NoReplica):
+        await anext(stream)
     assert fleet.at_rest()
 
 
