@@ -26,7 +26,7 @@ up: setup ## Serve a model here until Ctrl-C (MODEL=, REPLICAS=, PORT=, GRPC_POR
 test: setup ## Run all tests, cheapest tier first
 	@tools/test.sh
 
-test-fast: setup ## Run the tests that need neither a model nor Ray
+test-fast: setup ## Run the tests of pure logic: about a minute
 	@tools/test.sh fast
 
 e2e: setup ## Run the quick half of the tests on a real API server and a real node (the first time, builds both: about 20 minutes)
