@@ -153,7 +153,8 @@ def test_a_foreign_change_is_set_back(books: Serving, ray: RayHost) -> None:
     ray.serve({**ray.settings, "applications": changed})
     eventually("set back", lambda: ray.applications()[name]["deployed_app_config"] == wanted, timeout_s=60)
     eventually("told", lambda: books.said("DriftCorrected"))
-    assert actors(ray, books, "Gateway") == before
+    eventually("the same gateway has taken it up", lambda: actors(ray, books, "Gateway") == before)
+    books.wait_ready()
 
 
 def test_a_deleted_deployment_leaves_ray_and_the_others_stay(books: Serving, ray: RayHost) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from octavo_e2e.kubectl import Kubectl
 from octavo_e2e.node import namespaces, node, traces
+from octavo_e2e.node.__main__ import NAMESPACE
 from octavo_e2e.node.containerd import PAUSE
 from octavo_e2e.processes import Launcher, Process, alive
 
@@ -70,7 +71,7 @@ def test_another_checkouts_node_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
 
 def _start_a_pod() -> None:
     """Of the one image that is there."""
-    kubectl = Kubectl(node.HOME / "admin.kubeconfig", "models")
+    kubectl = Kubectl(node.HOME / "admin.kubeconfig", NAMESPACE)
     secure = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     profile = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never", "securityContext": secure}
