@@ -127,11 +127,12 @@ def test_a_shorter_timeout_at_zero_ends_all_in_time(installed: Node) -> None:
         installed, NAMESPACE, pods.small("brief", autoscaling=autoscaling, router={"requestTimeoutSeconds": 3})
     )
     serving.wait_ready(300)
-    began = time.monotonic()
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda n: _ask(serving, f"Line {n}"), range(20)))
     assert [answer.status_code for answer in answers] == [503] * 20
-    assert time.monotonic() - began < 6
+    longest = max(answer.elapsed.total_seconds() for answer in answers)
+    print(f"20 requests at zero refused after {longest:.1f} s at the latest")
+    assert 3 <= longest < 6
     assert answers[0].headers["retry-after"]
     serving.delete()
     pods.wait_until_nothing_is_left(serving, 180)
@@ -143,4 +144,4 @@ def _of(event: dict[str, Any], serving: InPods) -> bool:
 
 def _ask(serving: InPods, prompt: str) -> httpx.Response:
     body = {"model": serving.name, "prompt": prompt, "max_tokens": 8, "ignore_eos": True}
-    return httpx.post(f"{serving.base}/completions", json=body, timeout=300, trust_env=False)
+    return httpx.post(f"{serving.base}/completions", json=body, timeout=300, trust_env=False, verify=False)
