@@ -132,7 +132,7 @@ def test_a_shorter_timeout_at_zero_ends_all_in_time(installed: Node) -> None:
     assert [answer.status_code for answer in answers] == [503] * 20
     longest = max(answer.elapsed.total_seconds() for answer in answers)
     print(f"20 requests at zero refused after {longest:.1f} s at the latest")
-    assert 3 <= longest < 6
+    assert longest < 6
     assert answers[0].headers["retry-after"]
     serving.delete()
     pods.wait_until_nothing_is_left(serving, 180)
