@@ -105,7 +105,7 @@ class Gateway:
         self.events_lost = 0
         self.snapshots = 0
         self._paused = False
-        self._changed = asyncio.Event()
+        self._awaited: list[tuple[Callable[[], object], asyncio.Future[None]]] = []
         self._reader: asyncio.Task[None] | None = None
 
     async def greet(self) -> None:
@@ -179,16 +179,17 @@ class Gateway:
         await self.until(lambda: self.snapshots > before)
 
     async def until(self, reached: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-        """Waits for a message after which ``reached`` holds."""
+        """Waits for a message after which ``reached`` holds; asked at each, so that none is passed over."""
+        if reached():
+            return
+        assert self._reader is not None
+        seen = asyncio.get_running_loop().create_future()
+        self._awaited.append((reached, seen))
         async with asyncio.timeout(timeout_s):
-            while not reached():
-                assert self._reader is not None
-                if self._reader.done():
-                    self._reader.result()
-                    assert reached(), f"the stream has ended with {await self.call.code()}"
-                    return
-                self._changed.clear()
-                await self._changed.wait()
+            await asyncio.wait({seen, self._reader}, return_when=asyncio.FIRST_COMPLETED)
+        if not seen.done():
+            self._reader.result()
+            assert reached(), f"the stream has ended with {await self.call.code()}"
 
     async def until_steps_reach(self, runner: SteppedRunner, reached: Callable[[], object]) -> None:
         """Allows one step after the other until ``reached`` holds: a message may arrive after the next step began."""
@@ -224,14 +225,18 @@ class Gateway:
                         self._take_step(message.step)
                     case "snapshot":
                         self._take_snapshot(message.snapshot)
-                self._changed.set()
+                self._tell_waiting()
         except grpc.aio.AioRpcError:
             pass
         except asyncio.CancelledError:
             if not self.call.cancelled():
                 raise
-        finally:
-            self._changed.set()
+
+    def _tell_waiting(self) -> None:
+        for reached, seen in self._awaited:
+            if not seen.done() and reached():
+                seen.set_result(None)
+        self._awaited = [(reached, seen) for reached, seen in self._awaited if not seen.done()]
 
     def _take_step(self, step: replica_pb2.Step) -> None:
         assert self.hello is not None

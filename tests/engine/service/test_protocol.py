@@ -207,6 +207,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(serve, at
     gateway = await attach(replica)
     running = await gateway.submit(1, PROMPT, max_tokens=5)
     await replica.runner.allow(2)
+    await replica.runner.at_gate()
     waiting = await gateway.submit(2, PROMPT, max_tokens=5)
     refused = await gateway.submit(3, PROMPT, max_tokens=5)
     await gateway.until(lambda: replica.server.active_requests == 3)
