@@ -34,7 +34,8 @@ class Waker:
 
     async def _keep_calling(self) -> None:
         logger.info("requests wait for a first engine")
-        while True:
+        # A call that ends in an error of its own as it is taken back hides that it was.
+        while self._calling is asyncio.current_task():
             try:
                 await self._call()
             except Exception as error:

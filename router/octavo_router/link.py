@@ -99,14 +99,15 @@ class ReplicaLink:
             except grpc.aio.AioRpcError as error:
                 detail = f"{error.code().name}: {error.details()}"
             except asyncio.CancelledError:
-                if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                    self._receiver.lost("the link was closed")
-                    raise
                 detail = "the stream was given up"
             except TimeoutError:
                 detail = f"no hello within {HELLO_TIMEOUT_S:g} s"
             except _ProtocolError as error:
                 detail = str(error)
+            # Whatever has been raised: gRPC tells of the end of a call instead of a cancellation that comes with it.
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                self._receiver.lost("the link was closed")
+                raise asyncio.CancelledError
             self._receiver.lost(detail)
             if said_hello or detail != told:  # the same failure again and again is told once
                 log.warning("link to %s: %s", self._address.name, detail)

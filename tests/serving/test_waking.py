@@ -56,6 +56,26 @@ async def test_it_is_taken_back_when_nobody_waits_and_made_again_for_the_next() 
     waker.close()
 
 
+async def test_one_that_is_taken_back_and_ends_in_an_error_is_the_last() -> None:
+    calls = 0
+
+    async def call() -> None:
+        nonlocal calls
+        calls += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("the controller has died") from None
+
+    waker = Waker(call, pause_s=0)
+    waker.wanted(True)
+    await turns()
+    waker.wanted(False)
+    await turns(20)
+    assert calls == 1
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "wake an engine"]
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("the replica has died")])
 async def test_an_answer_that_brought_no_engine_is_followed_by_another_call(error: Exception | None) -> None:
     calls = Calls()

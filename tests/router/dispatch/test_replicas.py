@@ -4,11 +4,13 @@ import asyncio
 import random
 import time
 
+import grpc
 import pytest
 
 from octavo_api.errors import NoReplica, ReplicaLost
 from octavo_api.v1 import replica_pb2
 from octavo_router import feed
+from octavo_router.link import ReplicaLink
 from octavo_router.registry import ReplicaAddress, ReplicaState, changes
 from octavo_router.stream import Reason
 
@@ -339,3 +341,20 @@ async def test_why_a_replica_cannot_be_reached_is_logged_once(fleet, caplog):
     await fleet.until(lambda: a.num_refused >= 3)
     told = [record.getMessage() for record in caplog.records if "UNAUTHENTICATED" in record.getMessage()]
     assert told == ["link to a: UNAUTHENTICATED: secret"]
+
+
+async def test_closing_ends_the_link_to_a_replica_that_refuses_it_at_that_moment(fleet, monkeypatch):
+    """Cancelled, a call of gRPC raises its status where it has one by then."""
+    reading = asyncio.Event()
+
+    async def refused(call):
+        reading.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAUTHENTICATED, None, None, "secret") from None
+
+    monkeypatch.setattr(ReplicaLink, "_read", staticmethod(refused))
+    await fleet.start("a", live=False)
+    await asyncio.wait_for(reading.wait(), 20)
+    await asyncio.wait_for(fleet.pool.close(), 5)
