@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from octavo_api import __version__
 from octavo_operator.jobs import Job, Jobs
-from octavo_operator.serve_errors import ServeError
+from octavo_operator.serve_errors import ServeError, Unreachable
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ MODULE = "octavo_serving.app"
 """The application's; to import it loads no torch, and starts nothing."""
 PREFIX = "octavo-operator-import-check-"
 """Of every such job's id: what an operator that was killed left behind is found by it."""
-ASK_S, END_S, POLL_S, GONE_S = 20.0, 10.0, 0.3, 2.5
+ASK_S, END_S, POLL_S, GONE_S = 20.0, 10.0, 0.3, 3.5
 """Longest until the answer, and longest until the job is gone where none came."""
 AGAIN_S = 300.0
 """How long a no counts, and that nothing could be learnt."""
@@ -112,7 +112,7 @@ class Importable:
             await self._end(address, jobs, name)
             return self._unknown(address, str(error) or "no answer in time")
         if job is None:
-            return self._unknown(address, "Ray takes no jobs, or lost it")
+            return self._unknown(address, "Ray takes no jobs")
         await self._end(address, jobs, name)
         if job.status == "SUCCEEDED":
             return _Known(None, math.inf)
@@ -132,8 +132,9 @@ class Importable:
             if job.ended:
                 return job
             await asyncio.sleep(POLL_S)
-        # Another operator took it for one that was left behind.
-        return None
+        # Another operator took it for one that was left behind, and Ray may write it down again.
+        await asyncio.sleep(GONE_S)
+        raise Unreachable("Ray lost the job")
 
     async def _end(self, address: str, jobs: Jobs, name: str) -> None:
         """Makes Ray forget the job; one that does not end is tried again when its Ray is next looked at."""
@@ -141,7 +142,8 @@ class Importable:
             async with asyncio.timeout(END_S):
                 while (job := await jobs.find(name)) is not None:
                     await (jobs.delete if job.ended else jobs.stop)(name)
-                    # Ray watches each job every second, and writes one down as failed whose end it has not seen yet.
+                    # Ray writes one down as failed whose end it has not seen yet: it looks every second, and asks a job
+                    # at every other look, whose answer it may take at the next.
                     await asyncio.sleep(GONE_S if job.ended else POLL_S)
         except (TimeoutError, ServeError):
             self._left[address] = name

@@ -59,6 +59,7 @@ class Peer:
     ) -> None:
         self.gateway = gateway
         self.sent_at = time.monotonic()
+        self.given_up = False
         self.live: dict[int, LiveRequest] = {}
         self._engine = engine
         self._intake = intake

@@ -180,7 +180,7 @@ class EngineServer:
         )
 
     async def serve_gateway(self, gateway: str, context: Context) -> None:
-        """Serves one stream to its end."""
+        """Serves one stream to its end; tells a gateway that is given up that it was."""
         peer = Peer(
             gateway,
             self._engine,
@@ -197,9 +197,16 @@ class EngineServer:
             await context.write(replica_pb2.ReplicaMessage(hello=self.hello()))
             peer.beat()
             await peer.serve(context)
+        except asyncio.CancelledError:
+            if not peer.given_up:
+                raise
+            task.uncancel()
         finally:
             del self._peers[peer]
             logger.info("%s detached", gateway)
+        if peer.given_up:
+            # gRPC tells a client nothing of a call whose task is cancelled: it would wait for ever.
+            await context.abort(grpc.StatusCode.ABORTED, f"{gateway} has taken nothing for {BLOCKED_TIMEOUT_S:g} s")
 
     def _on_report(self, report: StepReport) -> None:
         state = CacheState(
@@ -235,6 +242,7 @@ class EngineServer:
             for peer, task in self._peers.items():
                 if peer.blocked_s(now) > BLOCKED_TIMEOUT_S:
                     logger.error("%s has taken nothing for %d s, ending its stream", peer.gateway, BLOCKED_TIMEOUT_S)
+                    peer.given_up = True
                     task.cancel()
                 elif now - peer.sent_at > BEAT_INTERVAL_S / 2 and not stalled:
                     peer.beat()

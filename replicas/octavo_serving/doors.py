@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +75,7 @@ class Doors:
         self._beat = 0
         self._book = DoorBook()
         self._failing = False
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def all(self) -> list[str]:
@@ -87,8 +89,10 @@ class Doors:
         """Takes this gateway's addresses out."""
         if self._task is None:
             return
+        self._closing.set()
+        # A thread that puts cannot be cancelled, and what it put after the deletion would stay.
+        await asyncio.wait([self._task], timeout=_CLOSE_S)
         self._task.cancel()
-        await asyncio.wait([self._task])
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await asyncio.to_thread(self._store.delete, self._name)
@@ -96,7 +100,7 @@ class Doors:
             logger.warning("the addresses of gateway %s stay published for a while: %s", self._name, error)
 
     async def _keep_telling(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 await self._tell()
                 self._failing = False
@@ -104,7 +108,9 @@ class Doors:
                 if not self._failing:
                     logger.warning("gateway %s cannot publish its addresses: %s", self._name, error)
                 self._failing = True
-            await asyncio.sleep(BEAT_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._closing.wait()
 
     async def _tell(self) -> None:
         self._beat += 1

@@ -149,11 +149,9 @@ class ReplicaPool:
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
         try:
-            if deadline <= now:
-                raise TimeoutError
+            await self._candidates(frozenset(), deadline)
+            self._check_limits(request)
             async with asyncio.timeout_at(deadline):
-                await self._candidates(frozenset(), deadline)
-                self._check_limits(request)
                 await self._admit(request.priority, now)
         except TimeoutError:
             raise DeadlineExceeded("the request's deadline has passed while it waited") from None
@@ -196,14 +194,13 @@ class ReplicaPool:
     async def place(self, request: RoutedRequest) -> None:
         """See ``request.Placer``."""
         try:
-            async with asyncio.timeout_at(request.deadline):
-                while True:
-                    candidates = await self._candidates(request.excluded, request.deadline)
-                    missing = self._spaces - request.chains.keys()
-                    if not missing:
-                        break
-                    for space in missing:
-                        request.chains[space] = await _hash(request.request, space)
+            while True:
+                candidates = await self._candidates(request.excluded, request.deadline)
+                missing = self._spaces - request.chains.keys()
+                if not missing:
+                    break
+                for space in missing:
+                    request.chains[space] = await _hash(request.request, space)
         except TimeoutError:
             raise DeadlineExceeded("the request's deadline has passed while it waited for a replica") from None
         if not request.has_ended:
@@ -272,10 +269,11 @@ class ReplicaPool:
     async def _candidates(self, excluded: Iterable[str], deadline: float) -> list[Candidate]:
         """Returns those that can take a request now. Waits where there are none, but one is being dialled or may come.
 
-        Raises ``NoReplica``.
+        Raises ``NoReplica``, and ``TimeoutError`` where the deadline has passed: within no other timer, as one that
+        fires in the same turn hides which of the two it was.
         """
         try:
-            return await self._connected(excluded)
+            return await self._connected(excluded, deadline)
         except NoReplica:
             if self._routable or not self.holds_requests:
                 raise
@@ -316,9 +314,11 @@ class ReplicaPool:
             if replica.candidate is not None and replica.name not in excluded
         ]
 
-    async def _connected(self, excluded: Iterable[str]) -> list[Candidate]:
-        until = _now() + CONNECT_GRACE_S
+    async def _connected(self, excluded: Iterable[str], deadline: float) -> list[Candidate]:
+        until = min(_now() + CONNECT_GRACE_S, deadline)
         while True:
+            if _now() >= deadline:
+                raise TimeoutError
             if found := self._free(excluded):
                 return found
             coming = any(replica.is_connecting and replica.name not in excluded for replica in self._replicas.values())

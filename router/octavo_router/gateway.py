@@ -161,12 +161,7 @@ class Gateway:
         generation = Generation(call, ids, now, self.text, self._observer, on_close=self._closed)
         self._generations.add(generation)
         try:
-            async with asyncio.timeout_at(request.deadline):
-                generation.attach(await self._pool.open(request))
-        except TimeoutError:
-            late = DeadlineExceeded(f"no admission within the request's {timeout_s:g} seconds")
-            await generation.aclose(late)
-            raise late from None
+            generation.attach(await self._pool.open(request))
         except Exception as error:
             await generation.aclose(error)
             raise

@@ -31,12 +31,22 @@ class Pair:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Raises ``ConfigurationError`` that names the file."""
+        before, found = None, cls._read(folder)
+        while found != before:  # both may be replaced together, between the reads of the two
+            before, found = found, cls._read(folder)
+        if isinstance(found, str):
+            raise ConfigurationError(found)
+        return found
+
+    @classmethod
+    def _read(cls, folder: Path) -> Self | str:
+        """Returns what is there at this look, or what is wrong with it."""
         found = []
         for name in (CERTIFICATE, KEY):
             try:
                 found.append((folder / name).read_bytes())
             except OSError as error:
-                raise ConfigurationError(f"TLS: {folder / name}: {error.strerror}") from None
+                return f"TLS: {folder / name}: {error.strerror}"
         return cls(*found)
 
     def context(self, folder: Path) -> ssl.SSLContext:

@@ -16,6 +16,7 @@ from octavo_operator.serve_rest import Dashboard
 
 from .fakes.contract_jobs import JobsContract
 from .fakes.serve_http import RAY_VERSION, Answer, FakeServe
+from .sweep import jobs as sweep_jobs
 
 NAME = "prod.books"
 JOBS = "/api/jobs/"
@@ -79,10 +80,11 @@ async def test_a_ray_with_octavo_is_asked_once_and_keeps_nothing_of_it(ray_serve
     assert ray_serve.ray.jobs.submitted == [name]
 
 
-async def test_a_job_that_ray_writes_down_again_is_deleted_again(ray_serve, read):
+async def test_a_job_that_ray_writes_down_again_is_deleted_again(ray_serve, read, monkeypatch):
     """It does so with one that is deleted before Ray's watch over it has seen it end."""
+    monkeypatch.setattr(sweep_jobs, "WATCHED_S", 20.0)
+    monkeypatch.setattr(importable, "GONE_S", 1.0)
     await read()
-    await asyncio.sleep(0.1)
     assert ray_serve.ray.jobs.known == {}
     assert len([call for call in job_calls(ray_serve) if call[0] == "DELETE"]) == 2
 
@@ -129,7 +131,8 @@ async def test_a_ray_that_was_away_is_asked_anew(ray_serve, read):
     assert (await read()).reach is Reach.INCOMPATIBLE
 
 
-async def test_a_refused_token_does_not_forget_what_is_known(session, client):
+async def test_a_refused_token_does_not_forget_what_is_known(session, client, monkeypatch):
+    monkeypatch.setattr(importable, "GONE_S", 0.05)
     async with FakeServe(token="right") as ray:
         for token, reach in (("right", Reach.OK), ("wrong", Reach.AUTH_FAILED), ("right", Reach.OK)):
             assert (await client.read(ray.address, token, NAME, to_be_put=True)).reach is reach
@@ -210,7 +213,7 @@ async def test_a_jobs_interface_that_hangs_is_no_hindrance(ray_serve, read, monk
 
 
 async def test_a_job_that_does_not_end_is_stopped_and_deleted(ray_serve, read, monkeypatch):
-    monkeypatch.setattr(importable, "ASK_S", 0.2)
+    monkeypatch.setattr(importable, "ASK_S", 2.0)
     jobs = ray_serve.ray.jobs
     submit = jobs.submit
     jobs.submit = lambda name, entrypoint: submit(name, entrypoint) and _never_ends(jobs.known[name])
@@ -224,6 +227,7 @@ async def test_a_job_that_could_not_be_deleted_is_when_its_ray_is_next_looked_at
     ray_serve.answers.append(Answer(500, times=999, method="DELETE", path=JOBS))
     assert (await read()).reach is Reach.OK
     ray_serve.answers.clear()
+    monkeypatch.setattr(importable, "END_S", 10.0)
     assert list(ray_serve.ray.jobs.known) == ray_serve.ray.jobs.submitted
     await client.put(ray_serve.address, None, APPLICATION)
     while (await read()).applications[NAME].status != "RUNNING":

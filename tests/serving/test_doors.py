@@ -1,4 +1,6 @@
 import asyncio
+import threading
+import time
 from typing import Any
 
 import httpx
@@ -65,6 +67,24 @@ async def test_gateways_learn_of_each_other_and_of_those_that_leave(monkeypatch:
     assert set(store.values) == {"a"}
     await until(lambda: one.all() == MINE)
     await one.close()
+    assert not store.values
+
+
+async def test_one_that_leaves_while_it_tells_is_not_there_afterwards() -> None:
+    tells = threading.Event()
+
+    class Slow(Store):
+        def put(self, name: str, value: str) -> None:
+            tells.set()
+            time.sleep(0.3)
+            super().put(name, value)
+
+    store = Slow()
+    doors = Doors(store, "a", lambda: MINE)
+    doors.start()
+    await asyncio.to_thread(tells.wait, 5)
+    await doors.close()
+    await asyncio.sleep(0.5)
     assert not store.values
 
 

@@ -3,6 +3,8 @@
 import itertools
 import time
 
+import grpc
+
 PROMPT = list(range(10, 30))
 
 
@@ -57,11 +59,13 @@ async def test_lost_events_are_healed_by_a_snapshot(serve, attach):
 
 
 async def test_a_gateway_that_takes_nothing_for_long_is_given_up(serve, attach, monkeypatch):
-    monkeypatch.setattr("octavo_engine.service.BLOCKED_TIMEOUT_S", 0.2)
-    replica = await serve(num_blocks=4096, max_num_seqs=64, step_time_s=0.001)
+    monkeypatch.setattr("octavo_engine.service.BLOCKED_TIMEOUT_S", 1.0)
+    replica = await serve(num_blocks=8192, block_size=16, max_model_len=2048, max_num_seqs=64, step_time_s=0.01)
     slow, other = await attach(replica, name="slow", read=False), await attach(replica, name="other")
-    await flood(slow, streams=48, tokens=480)
+    await flood(slow, streams=48, tokens=1500)
     await other.until(lambda: other.step.load.generation_tokens_total)
     await other.until(lambda: replica.server.active_requests == 0)
     await other.until(lambda: other.step.load.num_requests_running == 0)
-    assert other.step.load.generation_tokens_total < 48 * 480
+    assert other.step.load.generation_tokens_total < 48 * 1500
+    slow.start_reading()
+    assert await slow.ended() is grpc.StatusCode.ABORTED

@@ -1,5 +1,7 @@
-"""The jobs of one Ray. What they run is not looked at: they all ask what ``octavo_operator.importable`` asks."""
+"""The jobs of one Ray. What they run is not looked at, but for one that sleeps: they all ask what
+``octavo_operator.importable`` asks."""
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -7,7 +9,7 @@ from octavo_api import __version__
 
 from .clock import Timeline
 
-_WATCHED_S = 1.0
+WATCHED_S = 1.0
 """How often Ray looks at each job."""
 
 
@@ -58,7 +60,8 @@ class Jobs:
         if name in self.submitted:
             # Ray takes one that it has forgotten, but it may fail for what is still done about the first.
             return False
-        self.known[name] = Job(name, entrypoint, self._timeline.now + self._rng.uniform(0.5, self.seconds))
+        seconds = math.inf if entrypoint.startswith("sleep ") else self._rng.uniform(0.5, self.seconds)
+        self.known[name] = Job(name, entrypoint, self._timeline.now + seconds)
         self.submitted.append(name)
         return True
 
@@ -74,8 +77,8 @@ class Jobs:
         job = self.find(name)
         if job is not None and not job.ended:
             return False
-        if job is not None and self._timeline.now < job.ends_at + _WATCHED_S:
-            self._timeline.after(_WATCHED_S, self._come_back, job, self.known)
+        if job is not None and self._timeline.now < job.ends_at + WATCHED_S:
+            self._timeline.after(WATCHED_S, self._come_back, job, self.known)
         self.known.pop(name, None)
         return True
 

@@ -1,6 +1,7 @@
 """Replicas that come when they are asked for: requests wait for the first one, are bounded, and are told in time."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -53,14 +54,24 @@ async def test_a_queue_of_none_still_wakes_a_replica(fleet):
     await asked
 
 
-async def test_who_waits_in_vain_is_told_before_the_deadline(fleet):
+async def test_who_waits_in_vain_is_told_before_the_deadline(fleet, monkeypatch):
+    monkeypatch.setattr("octavo_router.dispatch.HOLD_MARGIN_S", 5.0)
     await start_holding(fleet)
-    deadline = now() + 0.5
+    deadline = now() + 5.3
     with pytest.raises(NoReplica, match="came up") as refused:
         await fleet.ask(fleet.request(deadline=deadline))
     assert now() < deadline
     assert refused.value.retry_after_s == HOLD_RETRY_AFTER_S
     assert fleet.wanted == [True, False]
+
+
+async def test_a_loop_that_was_late_tells_who_waited_in_vain_the_same(fleet):
+    await start_holding(fleet)
+    asked = asyncio.create_task(fleet.ask(fleet.request(deadline=now() + 0.5)))
+    await fleet.until(lambda: fleet.pool.queued_requests == 1)
+    time.sleep(0.8)  # noqa: ASYNC251 - the blocking is the point
+    with pytest.raises(NoReplica, match="came up"):
+        await asked
 
 
 async def test_a_request_that_the_last_replica_refuses_as_it_drains_waits_for_the_next(fleet):

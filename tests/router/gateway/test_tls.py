@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import ipaddress
 import ssl
+from pathlib import Path
 
 import grpc
 import httpx
@@ -17,7 +18,7 @@ from octavo_api.errors import ConfigurationError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router import server as module
 from octavo_router.server import GatewayServer, main
-from octavo_router.tls import Certificate
+from octavo_router.tls import Certificate, Pair
 
 ASK = {"model": "bytes", "prompt": "x"}
 PEM = serialization.Encoding.PEM
@@ -50,13 +51,13 @@ class Folder:
 
     def __init__(self, path):
         self.path = path
-        self._versions = 0
+        self.versions = 0
         for name in ("tls.crt", "tls.key"):
             (path / name).symlink_to(f"..data/{name}")
 
     def put(self, certificate, key):
-        self._versions += 1
-        version = self.path / f"..{self._versions}"
+        self.versions += 1
+        version = self.path / f"..{self.versions}"
         version.mkdir()
         (version / "tls.crt").write_bytes(certificate)
         (version / "tls.key").write_bytes(key)
@@ -158,6 +159,20 @@ async def test_a_renewed_certificate_meets_new_connections_and_cuts_no_stream(se
         assert (await rpc.read()).choices[0].text == "b"
         assert [line async for line in lines][-2] == "data: [DONE]"
     assert reloads(server) == {"ok": 1}
+
+
+def test_a_pair_that_is_replaced_while_it_is_read_is_read_whole(folder, monkeypatch):
+    first, second = make_pair("first"), make_pair("second")
+    folder.put(*first)
+    read_bytes = Path.read_bytes
+
+    def replaced_before_the_key(path):
+        if path.name == "tls.key" and folder.versions == 1:
+            folder.put(*second)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", replaced_before_the_key)
+    assert Pair.read(folder.path) == Pair(*second)
 
 
 @pytest.mark.parametrize("broken", ["no certificate", "another's key", "cut off", "gone"])
