@@ -25,7 +25,9 @@ def kubectl(node: Node) -> Iterator[Kubectl]:
 @pytest.fixture(scope="module")
 def web(kubectl: Kubectl) -> dict[str, Any]:
     """A Service with one pod behind it."""
-    kubectl.apply(pod("web", f"echo it listens; {_SERVE}", labels={"app": "web"}))
+    document = pod("web", f"echo it listens; {_SERVE}", labels={"app": "web"})
+    document["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
+    kubectl.apply(document)
     port = {"port": 80, "targetPort": 8000}
     kubectl.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}} | _spec([port]))
     kubectl.run("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
@@ -65,7 +67,7 @@ def test_logs_and_exec_work(kubectl: Kubectl) -> None:
 @pytest.mark.usefixtures("web")
 def test_a_service_is_reached_by_name_from_a_pod(kubectl: Kubectl) -> None:
     url = f"http://web.{NAMESPACE}.svc.cluster.local/"
-    kubectl.apply(pod("asks", f"exec wget -q -O- {url}"))
+    kubectl.apply(pod("asks", f"until wget -q -O- {url}; do sleep 1; done"))
     kubectl.run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/asks", "--timeout=60s")
     assert "Directory listing" in kubectl.run("logs", "asks")
 

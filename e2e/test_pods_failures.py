@@ -68,12 +68,15 @@ def test_a_head_that_is_killed_without_redis_comes_back_and_available_says_so(bo
         else:
             raise AssertionError("never Ready again")
         time.sleep(5)
+    probes.sort(key=lambda probe: probe.at)
     missed = [probe.at for probe in probes if probe.status != 200]
+    told = min(probe.told_at for probe in probes if probe.status != 200)
     down = [at for at, up in said if not up]
     assert missed
     assert down
     print(
-        f"no answer from {missed[0] - began:.1f} to {missed[-1] - began:.1f} s after the kill, "
+        f"no answer from {missed[0] - began:.1f} (told at {told - began:.1f}) to {missed[-1] - began:.1f} s after the "
+        f"kill, {len(missed)} of {len(probes)}, "
         f"Available=False from {down[0] - began:.1f} to {down[-1] - began:.1f} s"
     )
     assert down[0] - missed[0] < SLOWEST_S

@@ -1,9 +1,14 @@
 """What all tests share."""
 
 import os
+import random
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -15,6 +20,10 @@ if TYPE_CHECKING:
 # that load a model set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# How long an example takes says something about the machine.
+hypothesis.settings.register_profile("octavo", deadline=None)
+hypothesis.settings.load_profile("octavo")
+
 OPERATOR = {Path(__file__).parent / folder for folder in ("operator", "helm", "manifests", "images")}
 
 
@@ -23,6 +32,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not OPERATOR.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.operator)
+
+
+@pytest.fixture(scope="session")
+def draw_ports() -> Callable[[int], list[int]]:
+    """So many ports that nothing listens on. The kernel gives none of them to who asks for any, so that nobody takes
+    one before the test does."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+
+    def draw(count: int) -> list[int]:
+        found: list[int] = []
+        with ExitStack() as stack:
+            while len(found) < count:
+                port = random.SystemRandom().randrange(lowest // 2, lowest - 100)
+                try:
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+                found.append(port)
+        return found
+
+    return draw
 
 
 TOGETHER = ("tests/kernels/", "tests/engine/runner/")

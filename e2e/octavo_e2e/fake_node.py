@@ -7,8 +7,11 @@ import asyncio
 import datetime
 import itertools
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import aiohttp
 import kubernetes.aio.client as client
 import kubernetes.aio.config as config
 import kubernetes.aio.watch as watch
@@ -22,6 +25,15 @@ _MERGE = "application/strategic-merge-patch+json"
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@contextmanager
+def _busy_server(what: str) -> Iterator[None]:
+    """One that refuses or cuts a call is asked again: a node that gave up would leave all later pods pending."""
+    try:
+        yield
+    except (ApiException, aiohttp.ClientError, TimeoutError) as error:
+        logging.warning("%s: %r", what, error)
 
 
 class FakeNode:
@@ -74,7 +86,8 @@ class FakeNode:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_LEASE_SECONDS / 4)
-            await self._renew_once()
+            with _busy_server("lease"):
+                await self._renew_once()
 
     async def _renew_once(self) -> None:
         body = {
@@ -103,15 +116,13 @@ class FakeNode:
     async def _keep_pods(self) -> None:
         while True:
             stream: Any = watch.Watch()  # type: ignore[no-untyped-call]
-            try:
+            with _busy_server("watch of pods"):
                 async for event in stream.stream(
                     self._core.list_pod_for_all_namespaces, field_selector=f"spec.nodeName={NODE}", timeout_seconds=300
                 ):
                     if event["type"] in ("ADDED", "MODIFIED"):
                         await self._keep(event["object"])
-            except ApiException as error:
-                logging.warning("watch of pods: %s", error.reason)
-                await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)
 
     async def _keep(self, pod: Any) -> None:
         name, namespace = pod.metadata.name, pod.metadata.namespace

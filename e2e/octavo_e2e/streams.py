@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -129,32 +130,40 @@ def none_was_cut(streams: Sequence[Stream], after_s: float = 30) -> None:
         assert run.text[: len(stream.text)] == stream.text
 
 
-@dataclass
+@dataclass(frozen=True)
 class Probe:
-    """One answer: when it was asked for, and the status, 0 where there was none."""
+    """One answer: when it was asked for and when it came, and the status, 0 where none came."""
 
     at: float
+    told_at: float
     status: int
 
 
 @contextmanager
 def prober(base: str, model: str, every_s: float = 0.1) -> Iterator[list[Probe]]:
-    """Asks for one token at a time, as often as that, until the block ends. An answer may take 5 s."""
+    """Asks for one token so often until the block ends, whether the ones before are answered or not.
+
+    An answer may take 5 s. The probes come in the order in which they ended.
+    """
     probes: list[Probe] = []
     over = threading.Event()
     body = {"model": model, "prompt": "Once", "max_tokens": 1}
 
     def ask() -> None:
-        while not over.wait(every_s):
-            began = time.time()
-            try:
-                # A connection each: a client that comes now, not one that is known already.
-                status = httpx.post(f"{base}/completions", json=body, timeout=5, trust_env=False).status_code
-            except httpx.HTTPError:
-                status = 0
-            probes.append(Probe(began, status))
+        began = time.time()
+        try:
+            # A connection each: a client that comes now, not one that is known already.
+            status = httpx.post(f"{base}/completions", json=body, timeout=5, trust_env=False).status_code
+        except httpx.HTTPError:
+            status = 0
+        probes.append(Probe(began, time.time(), status))
 
-    thread = threading.Thread(target=ask, daemon=True)
+    def ask_again_and_again() -> None:
+        with ThreadPoolExecutor(round(2 * 5 / every_s)) as pool:
+            while not over.wait(every_s):
+                pool.submit(ask)
+
+    thread = threading.Thread(target=ask_again_and_again, daemon=True)
     thread.start()
     try:
         yield probes

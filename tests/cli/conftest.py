@@ -3,23 +3,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 VOCAB_SIZE = 49152
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
-def free_ports() -> tuple[int, int]:
+def free_ports(draw_ports: Callable[[int], list[int]]) -> tuple[int, int]:
     """Two ports that nothing listens on."""
-    return free_port(), free_port()
+    http, grpc = draw_ports(2)
+    return http, grpc
 
 
 def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -34,9 +29,9 @@ def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+def endpoint(draw_ports: Callable[[int], list[int]]) -> Iterator[str]:
     """URL of a real gateway with an engine whose tokens are made up, as plain processes."""
-    engine_port, http_port, grpc_port = free_port(), free_port(), free_port()
+    engine_port, http_port, grpc_port = draw_ports(3)
     engine = [
         *("octavo_engine.service", "--synthetic", "--model", f"synthetic://{VOCAB_SIZE}"),
         *("--port", str(engine_port), "--replica", "e0", "--synthetic-step-ms", "10"),

@@ -98,7 +98,7 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(open_terminal) -> None:
     terminal = open_terminal()
     terminal.expect("> ")
     terminal.type("Tell me everything.\n")
-    terminal.expect(r"everything\.\r\n[^\r\n]+")
+    terminal.expect(r"everything\.\r\n(?:\x1b\[\?2004l\r)?[^\r\n\x1b]+")
     terminal.type("\x03")
     terminal.expect("stopped")
     terminal.expect("> ")

@@ -2,11 +2,10 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import openai
@@ -23,17 +22,12 @@ MODEL = "smollm2"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+def ports(
+    tmp_path_factory: pytest.TempPathFactory, draw_ports: Callable[[int], list[int]]
+) -> Iterator[tuple[int, int]]:
     """HTTP and gRPC port of a running ``octavo up``."""
-    http, rpc = free_ports()
+    http, rpc = draw_ports(2)
     said = tmp_path_factory.mktemp("up") / "said"
     command = [sys.executable, "-c", "from octavo_cli.main import main; main()", "up"]
     options = ["--port", str(http), "--grpc-port", str(rpc), "--set", "engine.kv_cache_memory_bytes=128Mi"]

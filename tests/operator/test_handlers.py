@@ -266,7 +266,7 @@ async def test_a_deaf_operator_is_unhealthy(api_server, ray_serve):
         await asyncio.sleep(1.5)
         assert (await asked(operator, "/healthz"))[0] == 200, "bookmarks are signs of life"
         api_server.silence()
-        await until("it has been silent for long", lambda: max(operator.watches.ages().values()) > 1.1)
+        await until("it has been silent for long", lambda: operator.watches.ages()["servingdeployments"] > 1.1)
         code, text = await asked(operator, "/healthz")
         assert code == 500
         assert "watch of servingdeployments has been silent" in text
@@ -375,7 +375,7 @@ async def test_any_trouble_on_the_way_ends_as_the_specs_say(api_server, ray_serv
         for _ in range(rng.randint(6, 14)):
             rng.choice([user, user, trouble])()
             await asyncio.sleep(rng.choice([0, 0.02, 0.1, 0.3]))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not right():
             assert time.monotonic() < deadline, (alive, api_server.api.objects, ray_serve.ray.applications)
             for name in sorted(alive):

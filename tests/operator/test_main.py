@@ -5,7 +5,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 
@@ -13,12 +12,6 @@ import aiohttp
 import pytest
 
 from .fakes.contract_kube import deployment
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def status_of(port: int, path: str, host: str = "127.0.0.1") -> int:
@@ -30,11 +23,11 @@ async def status_of(port: int, path: str, host: str = "127.0.0.1") -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_at_once_with_status_0_and_json_logs(api_server, tmp_path, number):
+async def test_a_signal_ends_it_at_once_with_status_0_and_json_logs(api_server, tmp_path, number, draw_ports):
     document = deployment("default", "books")
     document["spec"]["rayCluster"] = {"external": {"dashboardURL": "http://127.0.0.1:9"}}
     api_server.api.create("user", document)
-    port = free_port()
+    [port] = draw_ports(1)
     options = ["--image", "octavo:1", "--health-port", str(port), "--metrics-port", "0", "--log-format", "json"]
     options += ["--bind-address", "127.0.0.1"]
     with (tmp_path / "log").open("wb") as log:

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,6 @@ import pytest
 HERE = Path(__file__).parent
 APP = "books"
 TIMEOUT_S = 50.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def eventually(what: str, condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
@@ -108,11 +101,11 @@ class Replica:
 class Cluster:
     """Deploys the application of ``octavo_test_apps`` and looks at it from outside."""
 
-    def __init__(self, controller: Any, folder: Any, proxy_port: int, hang: Path, log: Path) -> None:
+    def __init__(self, controller: Any, folder: Any, ports: list[int], hang: Path, log: Path) -> None:
         self.folder = folder
         self.hang = hang
         self.log = log
-        self.http_port, self.grpc_port, self.proxy_port = free_port(), free_port(), proxy_port
+        self.http_port, self.grpc_port, self.proxy_port = ports
         self.direct = f"http://127.0.0.1:{self.http_port}"
         self.proxied = f"http://127.0.0.1:{self.proxy_port}/{APP}"
         self._controller = controller
@@ -207,8 +200,9 @@ class Cluster:
         from octavo_serving.processes import descendants
 
         for pid in descendants(os.getpid()):
-            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
-                return pid
+            with suppress(OSError):  # one that ends
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
+                    return pid
         raise AssertionError(f"no process {title}")
 
     def ready_engines(self) -> int:
@@ -228,11 +222,15 @@ class Cluster:
         headers = {"x-octavo-explain": "1"}
         return httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
+    def series(self, name: str) -> list[float]:
+        """Returns a family on the gateway's page."""
+        page = httpx.get(f"{self.direct}/metrics", timeout=5, trust_env=False).text
+        lines = [line for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name]
+        return [float(line.rpartition(" ")[2]) for line in lines]
+
     def metric(self, name: str) -> float:
         """Returns the sum over all replicas of a family on the gateway's page; 0 where it has no series."""
-        page = httpx.get(f"{self.direct}/metrics", timeout=5, trust_env=False).text
-        series = [line for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in series)
+        return sum(self.series(name))
 
     def log_lines(self) -> list[dict[str, Any]]:
         """Returns what all replicas have written where a pod's standard output would be."""
@@ -263,14 +261,8 @@ def wait() -> Callable[..., Any]:
     return eventually
 
 
-@pytest.fixture
-def free_ports() -> Callable[[int], list[int]]:
-    """A function that finds so many ports that nothing listens on."""
-    return lambda count: [free_port() for _ in range(count)]
-
-
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, draw_ports: Callable[[int], list[int]]) -> Iterator[Cluster]:
     from octavo_serving.local import LocalRay, RunFolder
 
     folder = RunFolder.create()
@@ -280,13 +272,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "OCTAVO_TEST_HANG": str(hang),
         "OCTAVO_LOG_STREAM": str(log),
     }
-    proxy_port = free_port()
+    ports = draw_ports(3)
     ray = LocalRay(folder, num_cpus=2, environment=environment)
     try:
         with ray:
             from octavo_serving.ray_adapter import Controller
 
-            controller = Controller.start(proxy_location="HeadOnly", http_port=proxy_port)
-            yield Cluster(controller, folder, proxy_port, hang, log)
+            controller = Controller.start(proxy_location="HeadOnly", http_port=ports[-1])
+            yield Cluster(controller, folder, ports, hang, log)
     finally:
         folder.remove()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -19,8 +19,9 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_haproxy_mode(short_folder: Path, free_ports) -> None:
-    stats, metrics, fallback_http, fallback_grpc, first_http, first_grpc = free_ports(6)
+def test_haproxy_mode(short_folder: Path, draw_ports) -> None:
+    stats, metrics, fallback_http, fallback_grpc, first_http = draw_ports(5)
+    first_grpc = first_http + 30
     flags = {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",

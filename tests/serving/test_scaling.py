@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.timeout(150),
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:.*metrics_interval_s"),
 ]
 
@@ -80,7 +80,8 @@ def test_load_adds_an_engine_and_its_end_takes_both_away_without_cutting_a_strea
     cluster.deploy(engines=0, autoscaling=scaling(0, 2, targetRequests=4))
     with ThreadPoolExecutor(8) as pool:
         streams = list(pool.map(lambda n: cluster.stream(1500, prompt=f"Load {n}").start(), range(8)))
-    wait("two engines", lambda: cluster.settled(2, 1))
+    with cluster.busy(*([1000 * n + m for m in range(40)] for n in range(5))):
+        wait("two engines", lambda: cluster.settled(2, 1))
     for stream in streams:
         stream.join()
         assert (stream.error, stream.completion_tokens) == (None, 1500)

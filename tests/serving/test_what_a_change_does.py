@@ -19,7 +19,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.timeout(150),
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:.*metrics_interval_s"),
 ]
 
@@ -91,12 +91,14 @@ def test_live_fields_of_engine_and_router_count_at_once_and_replace_nothing(clus
     with cluster.busy(new_prompt(4)):
         wait("a full gateway", lambda: "the gateway is full" in refusal(cluster))
 
+    wait("an empty gateway", lambda: cluster.metric("octavo_router_inflight_requests") == 0)
     change(engine={"maxNumQueuedReqs": 1})
     with ThreadPoolExecutor(1) as pool, cluster.busy(new_prompt(4)):
         waiting = pool.submit(wait, "an answer", lambda: ask(cluster, prompt=new_prompt(4)).status_code == 200)
         wait("one that waits", lambda: cluster.metric("octavo_num_requests_waiting") == 1)
         wait("a full engine", lambda: "max_num_queued_reqs" in refusal(cluster))
     assert waiting.result()
+    wait("all is taken up", lambda: cluster.settled(1, 1))
     assert (cluster.replicas("Engine"), cluster.replicas("Gateway")) == (engines, gateways)
 
 
@@ -119,7 +121,7 @@ def test_rolling_fields_of_the_engine_count_in_new_engines_behind_the_same_gatew
     assert (cached(cluster, 50), steps(cluster, 200)) == (48, 1)
 
     rolled = {
-        "maxModelLen": 256,
+        "maxModelLen": 2048,
         "blockSize": 32,
         "maxNumSeqs": 1,
         "maxNumBatchedTokens": 64,
@@ -130,13 +132,14 @@ def test_rolling_fields_of_the_engine_count_in_new_engines_behind_the_same_gatew
         cluster.apply(cluster.application(replicas=1, engine=engine))
         wait("a new engine", lambda: cluster.settled(1, 1) and not set(old) & set(cluster.replicas("Engine")))
         wait("the gateway knows it", lambda: cluster.ready_engines() == 1)
+        wait("and it alone", lambda: len(cluster.series("octavo_engine_steps_total")) == 1)
         assert cluster.replicas("Gateway") == gateways
         return list(cluster.replicas("Engine"))
 
     after = change(rolled, before)
     models = httpx.get(f"{cluster.direct}/v1/models", trust_env=False).json()
-    assert models["data"][0]["max_model_len"] == 256
-    assert ask(cluster, prompt=new_prompt(257)).status_code == 400
+    assert models["data"][0]["max_model_len"] == 2048
+    assert ask(cluster, prompt=new_prompt(2049)).status_code == 400
     assert (cached(cluster, 50), steps(cluster, 200)) == (32, 4)
     order: list[str] = []
 
@@ -145,7 +148,7 @@ def test_rolling_fields_of_the_engine_count_in_new_engines_behind_the_same_gatew
         order.append(name)
 
     with ThreadPoolExecutor(3) as pool:
-        pool.submit(cluster.complete, cluster.direct, max_tokens=200)
+        pool.submit(cluster.complete, cluster.direct, max_tokens=600)
         wait("one runs", lambda: cluster.metric("octavo_num_requests_running") == 1)
         for count, (name, priority) in enumerate((("later", 9), ("sooner", 1)), start=1):
             pool.submit(finish, name, priority)

@@ -142,11 +142,10 @@ async def test_a_stalled_engine_sends_no_beats(serve, attach, monkeypatch):
     await replica.runner.at_gate()
     while replica.server.heartbeat_age_s() <= 0.15:  # noqa: ASYNC110 - no message says so
         await asyncio.sleep(0.01)
-    # What was sent before has come, or comes within the first of these: the others would be beats.
-    await asyncio.sleep(0.1)
     seq = gateway.seq
-    await asyncio.sleep(0.3)
-    assert gateway.seq == seq
+    await asyncio.sleep(0.4)
+    # What was sent before may come late; beats would be forty.
+    assert gateway.seq - seq < 10
     replica.runner.free()
     await gateway.finished(received)
 
@@ -222,7 +221,12 @@ async def test_sigterm_drains(spawn, attach, continuation):
     process, port = await spawn("--synthetic-step-ms", "2", "--set", "max_num_seqs=4")
     gateway = await attach(port)
     requests = [await gateway.submit(i, [i, *PROMPT], max_tokens=100) for i in range(8)]
-    await gateway.until(lambda: gateway.step.load.num_requests_running + gateway.step.load.num_requests_waiting == 8)
+
+    def arrived() -> int:
+        load = gateway.step.load
+        return load.num_requests_running + load.num_requests_waiting + sum(request.done for request in requests)
+
+    await gateway.until(lambda: arrived() == 8)
     process.send_signal(signal.SIGTERM)
     await gateway.finished(*requests)
     assert [r.tokens[0] for r in requests] == [continuation([i, *PROMPT], 100) for i in range(8)]

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import socket
 from functools import reduce
 from operator import xor
 
@@ -306,10 +305,3 @@ async def fleet():
     if fleet.pool is not None:
         await fleet.until(fleet.at_rest)
     await fleet.close()
-
-
-@pytest.fixture
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -173,9 +173,9 @@ async def test_the_clients_deadline_is_the_engines_and_ends_the_call(stub, pool,
     pool.answer = lambda request: write.Script([asyncio.Event()])
     before = asyncio.get_running_loop().time()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.Generate(request(), timeout=0.3)
+        await stub.Generate(request(), timeout=2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert 0 < pool.requests[0].deadline - before <= 0.4
+    assert 0 < pool.requests[0].deadline - before <= 3
     await asyncio.wait_for(pool.last.closed.wait(), 20)
 
 
