@@ -36,15 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def draw_ports() -> Callable[[int], list[int]]:
-    """So many ports that nothing listens on. The kernel gives none of them to who asks for any, so that nobody takes
-    one before the test does."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    """So many ports that nothing listens on. Neither the kernel gives any of them to who asks for one, nor Ray to its
+    workers, so that nobody takes one before the test does."""
 
     def draw(count: int) -> list[int]:
         found: list[int] = []
         with ExitStack() as stack:
             while len(found) < count:
-                port = random.SystemRandom().randrange(lowest // 2, lowest - 100)
+                port = random.SystemRandom().randrange(20_000, 30_000)
                 try:
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 except OSError:

@@ -150,12 +150,12 @@ class Launcher:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on now, and that the kernel gives nobody by itself."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    """Ports of the loopback interface that nothing listens on now, and that nobody takes before they are used: the
+    kernel gives out higher ones, Ray's workers take lower ones."""
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         while len(found) < count:
-            port = random.SystemRandom().randrange(lowest // 2, lowest)
+            port = random.SystemRandom().randrange(20_000, 30_000)
             try:
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
