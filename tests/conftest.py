@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def draw_ports() -> Callable[[int], list[int]]:
     """So many ports that nothing listens on. Neither the kernel gives any of them to who asks for one, nor Ray to its
-    workers, so that nobody takes one before the test does."""
+    workers: hardly anybody takes one before the test does."""
 
     def draw(count: int) -> list[int]:
         found: list[int] = []

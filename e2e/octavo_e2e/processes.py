@@ -150,8 +150,8 @@ class Launcher:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on now, and that nobody takes before they are used: the
-    kernel gives out higher ones, Ray's workers take lower ones."""
+    """Ports of the loopback interface that nothing listens on now, and that hardly anybody takes before they are used:
+    the kernel gives out higher ones, Ray's workers take lower ones."""
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         while len(found) < count:

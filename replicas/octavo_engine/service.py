@@ -179,8 +179,8 @@ class EngineServer:
             ),
         )
 
-    async def serve_gateway(self, gateway: str, context: Context) -> None:
-        """Serves one stream to its end; tells a gateway that is given up that it was."""
+    async def serve_gateway(self, gateway: str, context: Context) -> bool:
+        """Serves one stream to its end; returns False where it ends because the gateway took nothing."""
         peer = Peer(
             gateway,
             self._engine,
@@ -204,9 +204,7 @@ class EngineServer:
         finally:
             del self._peers[peer]
             logger.info("%s detached", gateway)
-        if peer.given_up:
-            # gRPC tells a client nothing of a call whose task is cancelled: it would wait for ever.
-            await context.abort(grpc.StatusCode.ABORTED, f"{gateway} has taken nothing for {BLOCKED_TIMEOUT_S:g} s")
+        return not peer.given_up
 
     def _on_report(self, report: StepReport) -> None:
         state = CacheState(
@@ -266,7 +264,11 @@ class _Servicer(replica_pb2_grpc.ReplicaServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"version: got {greeting.version}, allowed: {PROTOCOL_VERSION}; upgrade gateways and engines together",
             )
-        await self._server.serve_gateway(greeting.gateway or context.peer(), context)
+        if not await self._server.serve_gateway(greeting.gateway or context.peer(), context):
+            # gRPC tells a client nothing of a call whose task was cancelled: it would wait for ever. InternalError is
+            # how the end of the connection shows while the status waits behind what has not been taken.
+            with suppress(grpc.aio.InternalError):
+                await context.abort(grpc.StatusCode.ABORTED, f"nothing was taken for {BLOCKED_TIMEOUT_S:g} s")
 
     async def _greeting(self, context: Context) -> replica_pb2.Greeting:
         message = None

@@ -90,11 +90,10 @@ class Doors:
         if self._task is None:
             return
         self._closing.set()
-        # A thread that puts cannot be cancelled, and what it put after the deletion would stay.
-        await asyncio.wait([self._task], timeout=_CLOSE_S)
-        self._task.cancel()
         try:
             async with asyncio.timeout(_CLOSE_S):
+                # A thread that puts cannot be cancelled, and what it put after the deletion would stay.
+                await self._task
                 await asyncio.to_thread(self._store.delete, self._name)
         except Exception as error:
             logger.warning("the addresses of gateway %s stay published for a while: %s", self._name, error)

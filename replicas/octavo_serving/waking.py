@@ -34,10 +34,11 @@ class Waker:
 
     async def _keep_calling(self) -> None:
         logger.info("requests wait for a first engine")
-        # A call that ends in an error of its own as it is taken back hides that it was.
+        # Asked, as a call that ends by itself while it is taken back hides that it was.
         while self._calling is asyncio.current_task():
             try:
                 await self._call()
             except Exception as error:
-                logger.warning("no engine could be asked for: %s", error)
+                if self._calling is asyncio.current_task():
+                    logger.warning("no engine could be asked for: %s", error)
             await asyncio.sleep(self._pause_s)

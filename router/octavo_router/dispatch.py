@@ -199,8 +199,9 @@ class ReplicaPool:
                 missing = self._spaces - request.chains.keys()
                 if not missing:
                     break
-                for space in missing:
-                    request.chains[space] = await _hash(request.request, space)
+                async with asyncio.timeout_at(request.deadline):
+                    for space in missing:
+                        request.chains[space] = await _hash(request.request, space)
         except TimeoutError:
             raise DeadlineExceeded("the request's deadline has passed while it waited for a replica") from None
         if not request.has_ended:
@@ -317,14 +318,15 @@ class ReplicaPool:
     async def _connected(self, excluded: Iterable[str], deadline: float) -> list[Candidate]:
         until = min(_now() + CONNECT_GRACE_S, deadline)
         while True:
-            if _now() >= deadline:
+            now = _now()
+            if now >= deadline:
                 raise TimeoutError
             if found := self._free(excluded):
                 return found
             coming = any(replica.is_connecting and replica.name not in excluded for replica in self._replicas.values())
             if self._draining:
                 raise Draining("the gateway is shutting down")
-            if not coming or _now() >= until:
+            if not coming or now >= until:
                 raise self._no_replica(excluded)
             self._changed.clear()
             with suppress(TimeoutError):

@@ -2,6 +2,7 @@
 """Whether Octavo is in a Ray of somebody else: asked of the fake dashboard, by the client that reads it."""
 
 import asyncio
+import math
 import shlex
 
 import pytest
@@ -16,7 +17,6 @@ from octavo_operator.serve_rest import Dashboard
 
 from .fakes.contract_jobs import JobsContract
 from .fakes.serve_http import RAY_VERSION, Answer, FakeServe
-from .sweep import jobs as sweep_jobs
 
 NAME = "prod.books"
 JOBS = "/api/jobs/"
@@ -82,7 +82,7 @@ async def test_a_ray_with_octavo_is_asked_once_and_keeps_nothing_of_it(ray_serve
 
 async def test_a_job_that_ray_writes_down_again_is_deleted_again(ray_serve, read, monkeypatch):
     """It does so with one that is deleted before Ray's watch over it has seen it end."""
-    monkeypatch.setattr(sweep_jobs, "WATCHED_S", 20.0)
+    ray_serve.ray.jobs.watched_s = math.inf
     monkeypatch.setattr(importable, "GONE_S", 1.0)
     await read()
     assert ray_serve.ray.jobs.known == {}

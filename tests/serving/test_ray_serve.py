@@ -161,10 +161,13 @@ def test_an_engine_that_hangs_is_replaced(cluster) -> None:
 
 def test_of_two_gateways_one_listens_and_the_other_takes_over(cluster) -> None:
     cluster.deploy(replicas=1, router={"replicas": 2})
-    [holder] = [g for g in cluster.replicas("Gateway") if listens(g.pid, cluster.http_port)]
+    gateways = cluster.replicas("Gateway")
+    [holder] = [g for g in gateways if listens(g.pid, cluster.http_port)]
+    [standby] = [g for g in gateways if g is not holder]
     for _ in range(8):
         assert cluster.complete(cluster.proxied).status_code == 200
     cluster.kill(holder)
+    eventually(lambda: listens(standby.pid, cluster.http_port))
     eventually(lambda: cluster.ready_engines() == 1)
     assert cluster.complete(cluster.direct).status_code == 200
     eventually(lambda: cluster.noticed(holder) and cluster.settled(1, 2))

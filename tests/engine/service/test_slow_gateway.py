@@ -1,9 +1,11 @@
 """A gateway that does not read is its own problem."""
 
+import asyncio
 import itertools
 import time
 
 import grpc
+import pytest
 
 PROMPT = list(range(10, 30))
 
@@ -58,7 +60,8 @@ async def test_lost_events_are_healed_by_a_snapshot(serve, attach):
     assert slow.mirror
 
 
-async def test_a_gateway_that_takes_nothing_for_long_is_given_up(serve, attach, monkeypatch):
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_gateway_that_takes_nothing_for_long_is_given_up(serve, attach, monkeypatch, caplog, leaves):
     monkeypatch.setattr("octavo_engine.service.BLOCKED_TIMEOUT_S", 1.0)
     replica = await serve(num_blocks=8192, block_size=16, max_model_len=2048, max_num_seqs=64, step_time_s=0.01)
     slow, other = await attach(replica, name="slow", read=False), await attach(replica, name="other")
@@ -67,5 +70,11 @@ async def test_a_gateway_that_takes_nothing_for_long_is_given_up(serve, attach, 
     await other.until(lambda: replica.server.active_requests == 0)
     await other.until(lambda: other.step.load.num_requests_running == 0)
     assert other.step.load.generation_tokens_total < 48 * 1500
-    slow.start_reading()
-    assert await slow.ended() is grpc.StatusCode.ABORTED
+    if leaves:
+        slow.disconnect()
+        await other.resync()
+        await asyncio.sleep(0.2)
+    else:
+        slow.start_reading()
+        assert await slow.ended() is grpc.StatusCode.ABORTED
+    assert "Traceback" not in caplog.text

@@ -9,7 +9,7 @@ from octavo_api import __version__
 
 from .clock import Timeline
 
-WATCHED_S = 1.0
+_WATCHED_S = 1.0
 """How often Ray looks at each job."""
 
 
@@ -35,6 +35,8 @@ class Jobs:
         self.seconds = 3.0
         self.known: dict[str, Job] = {}
         self.submitted: list[str] = []
+        self.watched_s = _WATCHED_S
+        self._came_back: set[str] = set()
         self._timeline, self._rng = timeline, rng
 
     def install(self, version: str | None = __version__, missing: str = "octavo_serving") -> None:
@@ -77,8 +79,9 @@ class Jobs:
         job = self.find(name)
         if job is not None and not job.ended:
             return False
-        if job is not None and self._timeline.now < job.ends_at + WATCHED_S:
-            self._timeline.after(WATCHED_S, self._come_back, job, self.known)
+        if job is not None and name not in self._came_back and self._timeline.now < job.ends_at + self.watched_s:
+            self._came_back.add(name)
+            self._timeline.after(_WATCHED_S, self._come_back, job, self.known)
         self.known.pop(name, None)
         return True
 
