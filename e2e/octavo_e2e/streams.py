@@ -153,7 +153,7 @@ def prober(base: str, model: str, every_s: float = 0.1) -> Iterator[list[Probe]]
         began = time.time()
         try:
             # A connection each: a client that comes now, not one that is known already.
-            status = httpx.post(f"{base}/completions", json=body, timeout=5, trust_env=False).status_code
+            status = httpx.post(f"{base}/completions", json=body, timeout=5, trust_env=False, verify=False).status_code
         except httpx.HTTPError:
             status = 0
         probes.append(Probe(began, time.time(), status))
