@@ -1,15 +1,13 @@
 """What all tests share."""
 
 import os
-import random
-import socket
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from octavo_e2e.processes import free_ports
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -36,22 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def draw_ports() -> Callable[[int], list[int]]:
-    """So many ports that nothing listens on. Neither the kernel gives any of them to who asks for one, nor Ray to its
-    workers: hardly anybody takes one before the test does."""
-
-    def draw(count: int) -> list[int]:
-        found: list[int] = []
-        with ExitStack() as stack:
-            while len(found) < count:
-                port = random.SystemRandom().randrange(20_000, 30_000)
-                try:
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-                found.append(port)
-        return found
-
-    return draw
+    """Returns so many ports that nothing listens on."""
+    return free_ports
 
 
 TOGETHER = ("tests/kernels/", "tests/engine/runner/")

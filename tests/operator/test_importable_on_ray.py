@@ -2,10 +2,9 @@
 
 import json
 import shlex
-import sys
-from pathlib import Path
 
 import pytest
+from octavo_e2e import ray_host
 
 from octavo_api import __version__
 from octavo_operator.importable import PREFIX, Importable
@@ -14,10 +13,6 @@ from octavo_operator.serve_rest import Dashboard
 
 from .fakes.contract_jobs import JobsContract
 from .fakes.serve_http import RAY_VERSION
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "e2e"))
-
-from octavo_e2e import ray_host
 
 pytestmark = pytest.mark.ray
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import copy
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from octavo_e2e import ray_host
 
 from octavo_operator.observed import Reach
 from octavo_operator.placement import Mode, Place, begun_again
@@ -16,10 +16,6 @@ from octavo_operator.serving import config_hash
 from .fakes.contract_serve import DEPLOYMENT, ServeContract, Target
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "e2e"))
-
-from octavo_e2e import ray_host  # noqa: E402
-
 pytestmark = pytest.mark.ray
 
 
