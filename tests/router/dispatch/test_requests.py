@@ -190,7 +190,8 @@ async def test_where_every_replica_is_full_the_refusal_itself_is_raised(fleet):
     assert len(a.submits) == len(b.submits) == 1
 
 
-async def test_one_replica_that_is_full_raises_its_refusal_at_once(fleet):
+async def test_one_replica_that_is_full_raises_its_refusal_at_once(fleet, monkeypatch):
+    monkeypatch.setattr("octavo_router.dispatch.CONNECT_GRACE_S", 30.0)
     (a,) = await fleet.start("a")
     a.refuse("QueueFull", "512 requests are waiting")
     began = now()
@@ -330,7 +331,8 @@ async def test_three_replicas_may_die_and_no_more(fleet):
         await task
 
 
-async def test_nobody_is_there(fleet):
+async def test_nobody_is_there(fleet, monkeypatch):
+    monkeypatch.setattr("octavo_router.dispatch.CONNECT_GRACE_S", 30.0)
     await fleet.start()
     began = now()
     with pytest.raises(NoReplica, match="no engine replica is known") as raised:

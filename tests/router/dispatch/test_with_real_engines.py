@@ -98,7 +98,7 @@ async def test_aborts_reach_the_engine(fleet, engines):
     stream = await fleet.pool.open(fleet.request(50, max_tokens=900))
     await anext(stream)
     await stream.aclose()
-    await fleet.until(lambda: servers["a"].active_requests == 0, timeout=5)
+    await fleet.until(lambda: servers["a"].active_requests == 0, timeout=1)
 
 
 async def test_an_engine_that_drains_is_left_and_one_that_stops_is_replaced(fleet, engines):
