@@ -2,7 +2,7 @@
 
 * Against transformers' ``generate``: greedy, same dequantised weights, 20 prompts × 64 tokens, one prompt at a time
   there and all together here. In float32 they must be equal; the others are reported.
-* With and without ``batch_invariant``: 32 requests alone, and all together.
+* With itself: 32 requests alone, and all together. They must be equal.
 
 python benchmarks/agreement.py
 """
@@ -53,8 +53,8 @@ def beside_transformers(dtype: str) -> dict[str, float]:
     return same([job.tokens for job in ours], theirs)
 
 
-def alone_and_together(dtype: str, batch_invariant: bool) -> dict[str, float]:
-    loaded = drive.load(dtype=dtype, batch_invariant=batch_invariant, kv_cache_memory_bytes=2**29)
+def alone_and_together(dtype: str) -> dict[str, float]:
+    loaded = drive.load(dtype=dtype, kv_cache_memory_bytes=2**29)
     together = jobs(loaded, 32)
     drive.run(drive.fresh_core(loaded), loaded, together)
     alone = [dataclasses.replace(job, tokens=[], token_times=[]) for job in together]
@@ -68,11 +68,7 @@ def main() -> None:
     for dtype in ("float32", "bfloat16"):
         drive.report(f"beside transformers generate, {dtype}", beside_transformers(dtype))
     for dtype in ("float32", "bfloat16"):
-        for invariant in (True, False):
-            drive.report(
-                f"alone and in a batch of 32, {dtype}, batch_invariant={invariant}",
-                alone_and_together(dtype, invariant),
-            )
+        drive.report(f"alone and in a batch of 32, {dtype}", alone_and_together(dtype))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Service:
             "spec": {
                 "model": {"uri": "embedded://smollm2"},
                 "replicas": replicas,
-                "engine": {"kvCacheMemoryBytes": "512Mi", "numThreads": 1, "batchInvariant": True},
+                "engine": {"kvCacheMemoryBytes": "512Mi", "numThreads": 1},
                 "endpoint": {"http": {"port": self.http_port}, "grpc": {"port": self.grpc_port}},
             },
         }

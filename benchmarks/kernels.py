@@ -134,10 +134,9 @@ def main() -> None:
     parser.add_argument("--rows", default="1,4,16,64,256")
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--batch-invariant", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    kernels = octavo_kernels.for_device("cpu", batch_invariant=args.batch_invariant, num_threads=args.threads)
+    kernels = octavo_kernels.for_device("cpu", num_threads=args.threads)
     sizes = [int(m) for m in args.rows.split(",")]
     for dtype in (torch.float32, torch.bfloat16) if args.dtype == "both" else (getattr(torch, args.dtype),):
         kernels.warm_up(dtype, HEAD_DIM, print)

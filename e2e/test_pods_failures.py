@@ -88,7 +88,7 @@ def test_a_head_that_is_killed_with_redis_cuts_no_stream(installed: Node) -> Non
     pods.start_redis(installed.cluster.kubectl.within(NAMESPACE))
     patience = [{"name": "RAY_gcs_rpc_server_reconnect_timeout_s", "value": "120"}]
     kept = {"managed": {"gcsFaultTolerance": {"redisAddress": "redis:6379"}, "env": patience}}
-    document = pods.small("kept", engine={"batchInvariant": True}, rayCluster=kept)
+    document = pods.small("kept", rayCluster=kept)
     serving = pods.serve(installed, NAMESPACE, document)
     serving.wait_ready(300)
     streams = open_streams(serving.base, "kept", 8, 7000)

@@ -24,7 +24,7 @@ STREAMS, ENDLESS = 8, 7000
 
 @pytest.fixture(scope="module")
 def books(installed: Node) -> Iterator[InPods]:
-    document = pods.small(replicas=2, engine={"batchInvariant": True}, rollout={"strategy": "NewCluster"})
+    document = pods.small(replicas=2, rollout={"strategy": "NewCluster"})
     serving = pods.serve(installed, NAMESPACE, document)
     serving.wait_ready(300)
     yield serving

@@ -95,7 +95,7 @@ class EngineSettings(Settings):
         Dtype.AUTO,
         "Type of weights, activations and KV cache.",
         change=Change.ROLLING,
-        auto="bfloat16 where the processor multiplies it or has AVX-512, else float32",
+        auto="bfloat16, on every processor",
         strict=False,
     )
     max_model_len: int | None = setting(
@@ -141,12 +141,6 @@ class EngineSettings(Settings):
         "Order of waiting requests: first come, first served, or `priority` of the request (lower value first).",
         change=Change.ROLLING,
         strict=False,
-    )
-    batch_invariant: bool = setting(
-        False,
-        "A request's tokens depend on nothing but the request, bit for bit: not on its batch, its chunks, cache hits "
-        "or preemptions. Costs speed at few rows.",
-        change=Change.ROLLING,
     )
     seed: int | None = setting(
         None,

@@ -3,16 +3,17 @@
 from octavo_kernels.interface import AttentionMetadata, Kernels, Linear, LogitsPenalties, SamplingBatch
 
 
-def for_device(device: str, *, batch_invariant: bool = False, num_threads: int = 0) -> Kernels:
+def for_device(device: str, *, num_threads: int = 0) -> Kernels:
     """Returns the kernels for ``device`` (``"cpu"``), which run on ``num_threads`` threads (0: all of this process).
 
-    With ``batch_invariant`` a row's result does not depend, bit for bit, on the rows beside it, on how a sequence is
-    cut into chunks, or on the order of the batch. Raises ``ValueError`` for a device that has no backend.
+    On ``"cpu"`` a row's result depends on the row alone, bit for bit: not on the rows beside it, on the chunks of its
+    sequence, on the order of the batch, on the threads or on the instruction set. Raises ``ValueError`` for a device
+    that has no backend, and for a processor or an ``OCTAVO_CPU_ISA`` without an instruction set to compile for.
     """
     if device == "cpu":
         from octavo_kernels.cpu import CpuKernels
 
-        return CpuKernels(batch_invariant=batch_invariant, num_threads=num_threads)
+        return CpuKernels(num_threads=num_threads)
     raise ValueError(f"device: {device!r}, allowed: 'cpu'")
 
 

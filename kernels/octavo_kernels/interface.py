@@ -87,7 +87,7 @@ class Kernels(Protocol):
     """The operations of one backend. Outputs are new tensors unless a docstring says *in place*."""
 
     name: str
-    batch_invariant: bool
+    instruction_set: str  # the target that the operations are compiled for, as logs name it
 
     def warm_up(self, dtype: torch.dtype, head_dim: int, report: Callable[[str], None] | None = None) -> None:
         """Compiles what a model of this dtype and head size needs; ``report`` hears of each kernel that took long."""

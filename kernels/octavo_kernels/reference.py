@@ -27,7 +27,7 @@ class ReferenceKernels:
     """Plain torch; a row may differ in its last bits with the batch, as torch's own products do."""
 
     name = "reference"
-    batch_invariant = False
+    instruction_set = "torch"
 
     def warm_up(self, dtype: torch.dtype, head_dim: int, report: Callable[[str], None] | None = None) -> None:
         pass

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 import octavo_kernels
+from octavo_api.errors import ConfigurationError
 from octavo_api.model_source import locate
 from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.config import CoreConfig
@@ -58,12 +59,16 @@ def load_engine(
     )
     config, memory, core_config = plan.checkpoint.config, plan.memory, plan.core_config
     threads = choose_threads(settings.num_threads, num_cpus, machine.usable_cpus())
+    torch.set_num_threads(threads)
+    try:
+        kernels = octavo_kernels.for_device("cpu", num_threads=threads)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
     report(
         f"{config.family}, {config.num_parameters / 1e6:.0f}M parameters in {plan.dtype}, {threads} threads, "
-        f"KV cache {memory.cache / GIB:.2f} GiB in {memory.num_blocks} blocks"
+        f"instruction set {kernels.instruction_set}, memory {memory.total / GIB:.2f} GiB, of which KV cache "
+        f"{memory.cache / GIB:.2f} GiB in {memory.num_blocks} blocks"
     )
-    torch.set_num_threads(threads)
-    kernels = octavo_kernels.for_device("cpu", batch_invariant=settings.batch_invariant, num_threads=threads)
     model = load_model(plan.checkpoint, kernels, _TORCH[plan.dtype], core_config.max_model_len, report)
     runner = ModelRunner(
         model,

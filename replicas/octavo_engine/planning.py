@@ -36,7 +36,7 @@ def plan_engine(
     checkpoint = open_checkpoint(files)
     config = checkpoint.config
     check_tensors(checkpoint, tensors_of(config), ignorable(config))
-    dtype = choose_dtype(settings.dtype, machine.cpu_flags())
+    dtype = choose_dtype(settings.dtype)
     max_model_len = choose_max_model_len(settings.max_model_len, config)
     node_limit = machine.memory_limit()
     memory = plan_memory(
@@ -45,6 +45,7 @@ def plan_engine(
         block_size=settings.block_size,
         max_model_len=max_model_len,
         max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
         cache_bytes=settings.kv_cache_memory_bytes,
         memory_limit=node_limit if memory_limit is None else min(memory_limit * replicas_on_node, node_limit),
         replicas_on_node=replicas_on_node,

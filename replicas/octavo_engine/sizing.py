@@ -1,9 +1,10 @@
-"""How much of the machine one replica takes: threads, memory, KV blocks, number type.
+"""The share of the machine that one replica takes: threads, memory, KV blocks, number type.
 
-Inside a container the node's own figures are wrong: what counts is the cgroup (v1 and v2) and the affinity
+Inside a container the node's own figures are wrong: the cgroup (v1 and v2) and the affinity count
 (https://github.com/vllm-project/vllm/issues/9113). ``Machine`` reads them; everything else here is a pure function.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,17 +14,25 @@ from pathlib import Path
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
 from octavo_engine.models.config import ModelConfig
+from octavo_engine.models.tensors import EMBEDDING, tensors_of
 
 GIB = 2**30
 MAX_DEFAULT_CACHE = 4 * GIB
 MAX_BLOCKS = 2**18
 """The scheduler keeps an object for each block."""
 
+PROCESS_BYTES = 896 * 2**20
+"""Memory of an engine's process without a model: measured 594 MiB for Python and torch, 230 for the compiler and its
+code, and up to 70 for Ray's worker."""
+
 LOGITS_BYTES = 64 * 2**20
 """Most memory that logits take at once; more rows go through the output head in slices."""
 
 ITEM_SIZES = {Dtype.BFLOAT16: 2, Dtype.FLOAT32: 4}
 """Bytes of one number."""
+
+PANEL_WIDTH = 48
+"""Most outputs in one panel of a packed weight, over all instruction sets. (Importing the kernels takes seconds.)"""
 
 MIN_BLOCKS = 2
 """What an explicit cache must hold at least."""
@@ -32,19 +41,25 @@ MIN_DEFAULT_TOKENS = 512
 """What the default cache must hold at least, where ``max_model_len`` is not shorter."""
 
 _UNLIMITED = 2**60
-_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "avx512f"})
-"""As ``/proc/cpuinfo`` names them, on x86 and on Arm. AVX-512 alone does not multiply bf16, but widens it on the way:
-half the bytes are read, which gave 1.5 times the tokens of fp32 at 16 rows (benchmarks/throughput.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """In bytes: what weights, one step's activations and the KV cache take; and the cache in blocks."""
+    """The memory of one replica in bytes, and its KV cache in blocks.
+
+    ``weights`` counts each packed copy with its padding, and the rotary table. ``rows`` are the token buffers and block
+    tables of all sequences, ``workspace`` is one step's activations and logits. ``total`` counts the process too.
+    """
 
     weights: int
+    rows: int
     workspace: int
     cache: int
     num_blocks: int
+
+    @property
+    def total(self) -> int:
+        return PROCESS_BYTES + self.weights + self.rows + self.workspace + self.cache
 
 
 class Machine:
@@ -71,11 +86,6 @@ class Machine:
         total = re.search(r"MemTotal:\s+(\d+) kB", _read(self._root / "proc/meminfo"))
         limits += [int(total[1]) * 1024] if total else []
         return int(min(limits, default=4 * GIB))
-
-    def cpu_flags(self) -> frozenset[str]:
-        """Returns the processor's features as ``/proc/cpuinfo`` lists them."""
-        line = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(self._root / "proc/cpuinfo"), re.MULTILINE)
-        return frozenset(line[1].split()) if line else frozenset()
 
     @property
     def _sys(self) -> Path:
@@ -118,11 +128,9 @@ def choose_threads(setting: int | None, num_cpus: float | None, usable_cpus: flo
     return max(1, int(min(usable_cpus, num_cpus or usable_cpus)))
 
 
-def choose_dtype(setting: Dtype, cpu_flags: frozenset[str]) -> Dtype:
-    """Returns bf16 for ``auto`` where it is the faster type, else fp32; an explicit type is taken as it is."""
-    if setting is not Dtype.AUTO:
-        return setting
-    return Dtype.BFLOAT16 if cpu_flags & _BFLOAT16_FLAGS else Dtype.FLOAT32
+def choose_dtype(setting: Dtype) -> Dtype:
+    """Returns bf16 for ``auto``, whatever the processor: replicas of one deployment give the same tokens everywhere."""
+    return Dtype.BFLOAT16 if setting is Dtype.AUTO else setting
 
 
 def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
@@ -136,6 +144,39 @@ def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
     return setting
 
 
+def packed_bytes(out_features: int, in_features: int, item_size: int) -> int:
+    """Returns the most bytes of a weight ``[out, in]`` packed for the kernels, and of its fp32 bias."""
+    padded = -(-out_features // PANEL_WIDTH) * PANEL_WIDTH
+    return padded * (in_features + in_features % 2) * item_size + padded * 4
+
+
+def weight_bytes(config: ModelConfig, item_size: int, max_model_len: int) -> int:
+    """Returns the bytes of the loaded model: packed linear layers, embeddings, norms and the rotary table.
+
+    Matrices that are packed as one are counted one by one, so the padding is counted at its most.
+    """
+    total = max_model_len * config.head_dim * 4
+    for name, shape in tensors_of(config).items():
+        looked_up_only = name == EMBEDDING and not config.tie_word_embeddings
+        if len(shape) == 2 and not looked_up_only:
+            total += packed_bytes(*shape, item_size)
+        else:
+            total += math.prod(shape) * item_size
+    return total
+
+
+def row_bytes(max_num_seqs: int, max_model_len: int, block_size: int) -> int:
+    """Returns the bytes of the token buffers and block tables, which ``runner.rows`` makes for every sequence."""
+    return max_num_seqs * 4 * (max_model_len + 1 + -(-max_model_len // block_size))
+
+
+def workspace_bytes(config: ModelConfig, item_size: int, max_num_batched_tokens: int) -> int:
+    """Returns the bytes of one step: activations, the fp32 copy of a product's operand, logits and their copy."""
+    widest = config.q_size + 2 * config.kv_size + 3 * config.intermediate_size + 4 * config.hidden_size
+    operand = max(config.hidden_size, config.intermediate_size, config.q_size)
+    return 2 * LOGITS_BYTES + max_num_batched_tokens * (widest * item_size + operand * 4)
+
+
 def plan_memory(
     config: ModelConfig,
     dtype: Dtype,
@@ -143,14 +184,16 @@ def plan_memory(
     block_size: int,
     max_model_len: int,
     max_num_batched_tokens: int,
+    max_num_seqs: int,
     cache_bytes: int | None,
     memory_limit: int,
     replicas_on_node: int,
 ) -> MemoryPlan:
-    """Divides ``memory_limit`` (bytes, of all replicas on the node together) into weights, workspace and KV cache.
+    """Divides ``memory_limit`` (bytes, of all replicas on the node together) among the parts of a ``MemoryPlan``.
 
-    The default cache is the lesser of 4 GiB and a quarter of the limit divided by the replicas, and shrinks to what
-    weights leave. Raises ``NotEnoughMemory`` naming both numbers, ``ConfigurationError`` for a cache under two blocks.
+    The default cache is the lesser of 4 GiB and a quarter of the limit divided by the replicas, and shrinks to what the
+    other parts leave. Raises ``NotEnoughMemory`` naming every part, and ``ConfigurationError`` for a cache under two
+    blocks.
     """
     item_size = ITEM_SIZES[dtype]
     block = config.block_bytes(block_size, item_size)
@@ -159,23 +202,24 @@ def plan_memory(
             f"engine.kv_cache_memory_bytes: got {cache_bytes}, allowed: at least {MIN_BLOCKS * block}, "
             f"{MIN_BLOCKS} blocks of {block_size} tokens"
         )
-    weights = config.num_parameters * item_size
-    widest = config.q_size + 2 * config.kv_size + 3 * config.intermediate_size + 4 * config.hidden_size
-    workspace = LOGITS_BYTES + max_num_batched_tokens * widest * item_size
+    weights = weight_bytes(config, item_size, max_model_len)
+    rows = row_bytes(max_num_seqs, max_model_len, block_size)
+    workspace = workspace_bytes(config, item_size, max_num_batched_tokens)
     share = memory_limit // replicas_on_node
-    left = share - weights - workspace
+    needed = PROCESS_BYTES + weights + rows + workspace
     least_blocks = max(MIN_BLOCKS, -(-min(max_model_len, MIN_DEFAULT_TOKENS) // block_size))
     least = least_blocks * block if cache_bytes is None else cache_bytes
-    if left < least:
+    if needed + least > share:
         raise NotEnoughMemory(
-            f"memory: weights {weights / GIB:.2f} GiB, activations {workspace / GIB:.2f} GiB and a KV cache of "
-            f"{least / GIB:.2f} GiB need {(weights + workspace + least) / GIB:.2f} GiB, the replica's limit is "
-            f"{share / GIB:.2f} GiB; raise the limit or lower engine.kv_cache_memory_bytes, "
+            f"memory: the process {PROCESS_BYTES / GIB:.2f} GiB, weights {weights / GIB:.2f} GiB, buffers of "
+            f"{max_num_seqs} sequences {rows / GIB:.2f} GiB, activations {workspace / GIB:.2f} GiB and a KV cache of "
+            f"{least / GIB:.2f} GiB need {(needed + least) / GIB:.2f} GiB, the replica's limit is "
+            f"{share / GIB:.2f} GiB; raise the limit or lower engine.kv_cache_memory_bytes, engine.max_num_seqs, "
             f"engine.max_num_batched_tokens or the number of replicas on the node"
         )
-    cache = min(MAX_DEFAULT_CACHE, share // 4, left) if cache_bytes is None else cache_bytes
+    cache = min(MAX_DEFAULT_CACHE, share // 4, share - needed) if cache_bytes is None else cache_bytes
     num_blocks = min(max(cache, least) // block, MAX_BLOCKS)
-    return MemoryPlan(weights, workspace, num_blocks * block, num_blocks)
+    return MemoryPlan(weights, rows, workspace, num_blocks * block, num_blocks)
 
 
 def _read(path: Path) -> str:

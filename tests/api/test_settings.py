@@ -86,7 +86,7 @@ def test_quantities_are_exact(number, unit) -> None:
         ({"kvCacheMemoryBytes": "1k"}, "engine.kvCacheMemoryBytes: got '1k', input should be greater than or equal to"),
         ({"blocksize": 16}, "engine.blocksize: unknown field; did you mean block_size?"),
         ({"maxNumSeq": 16}, "engine.maxNumSeq: unknown field; did you mean maxNumSeqs?"),
-        ({"zzz": 16}, "engine.zzz: unknown field; known are batch_invariant, block_size, dtype,"),
+        ({"zzz": 16}, "engine.zzz: unknown field; known are block_size, dtype,"),
     ],
 )
 def test_errors_name_field_value_and_what_is_allowed(values, says) -> None:

@@ -1,5 +1,6 @@
 """Loading as a whole: a small random model from a folder, and the embedded one."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
 from octavo_engine.loading import load_engine
 from octavo_engine.models.hf_config import config_from_folder
 from octavo_engine.models.tensors import tensors_of
-from octavo_engine.sizing import Machine
+from octavo_engine.planning import plan_engine
+from octavo_engine.sizing import PANEL_WIDTH, Machine
 from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
 
 CONFIG = {
@@ -31,9 +33,9 @@ CONFIG = {
 }
 
 
-def write_model(folder: Path, seed: int = 0) -> Path:
+def write_model(folder: Path, seed: int = 0, **changes: object) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
     noise = torch.Generator().manual_seed(seed)
     shapes = tensors_of(config_from_folder(folder))
     save_file(
@@ -92,13 +94,39 @@ def test_model_key_follows_weights_and_dtype_and_not_the_place(tmp_path):
     assert key(first, dtype=Dtype.FLOAT32) != key(first, dtype=Dtype.BFLOAT16)
 
 
-@pytest.mark.parametrize(("flags", "expected"), [("fpu avx512_bf16", "bfloat16"), ("fpu avx2", "float32")])
-def test_dtype_auto_asks_the_processor(flags, expected, tmp_path):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text(f"flags : {flags}\n")
-    engine = load_engine(write_model(tmp_path / "m").as_uri(), None, settings(), machine=Machine(tmp_path))
-    assert engine.dtype == engine.kv_dtype == expected
-    assert str(engine.runner.kv_cache.dtype) == f"torch.{expected}"
+def test_dtype_auto_is_bfloat16_on_every_processor(tmp_path):
+    engine = load_engine(write_model(tmp_path / "m").as_uri(), None, settings())
+    assert engine.dtype == engine.kv_dtype == "bfloat16"
+    assert engine.runner.kv_cache.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_memory_plan_counts_every_copy_of_the_weights(tmp_path, dtype, tied):
+    shape = {"vocab_size": 3001, "hidden_size": 192, "intermediate_size": 500, "tie_word_embeddings": tied}
+    folder = write_model(tmp_path / "model", attention_bias=True, **shape)
+    files = locate(folder.as_uri(), None)
+    plan = plan_engine(files, settings(dtype=dtype))
+    before = live_tensor_bytes()
+    engine = load_engine(folder.as_uri(), None, settings(dtype=dtype))
+    held = live_tensor_bytes() - before - engine.runner.kv_cache.nbytes
+    rows = engine.runner._rows
+    buffers = sum(array.nbytes for array in (rows.token_ids, rows.block_tables))
+    assert plan.memory.rows == buffers
+    assert 0.98 * plan.memory.weights < held - rows.token_ids.nbytes <= plan.memory.weights
+
+
+def test_the_memory_plan_knows_the_widest_panel():
+    from octavo_kernels.cpu.instruction_set import TARGETS
+
+    assert max(target.tile.width for levels in TARGETS.values() for target in levels.values()) == PANEL_WIDTH
+
+
+def live_tensor_bytes() -> int:
+    """Bytes of all tensors that something in this process refers to, shared memory counted once."""
+    gc.collect()
+    tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def test_refusals_name_what_to_change(tmp_path):

@@ -1,5 +1,5 @@
-"""The embedded model under ``batch_invariant``: whatever happens around a request, its tokens and their log
-probabilities are the same, bit for bit.
+"""The embedded model: whatever happens around a request, its tokens and their log probabilities are equal, bit for
+bit. ``tests/engine/test_instruction_sets.py`` does the same across instruction sets.
 """
 
 import dataclasses
@@ -29,7 +29,6 @@ def engine(request: pytest.FixtureRequest):
     settings = EngineSettings.read(
         {
             "dtype": request.param,
-            "batch_invariant": True,
             "kv_cache_memory_bytes": 2**28,
             "max_num_seqs": NUM_REQUESTS,
             "max_model_len": 512,

@@ -10,6 +10,7 @@ from octavo_api.settings import Dtype
 from octavo_engine.models.config import Family, ModelConfig, RopeConfig
 from octavo_engine.sizing import (
     GIB,
+    PROCESS_BYTES,
     Machine,
     choose_dtype,
     choose_max_model_len,
@@ -121,7 +122,6 @@ def test_this_machine_can_be_read():
     found = Machine()
     assert found.usable_cpus() > 0
     assert found.memory_limit() > 2**20
-    assert found.cpu_flags()
 
 
 @pytest.mark.parametrize(
@@ -139,25 +139,9 @@ def test_threads(setting, num_cpus, usable, expected):
     assert choose_threads(setting, num_cpus, usable) == expected
 
 
-@pytest.mark.parametrize(
-    ("setting", "flags", "expected"),
-    [
-        (Dtype.AUTO, "fpu avx512f avx512_bf16", Dtype.BFLOAT16),
-        (Dtype.AUTO, "fpu amx_tile amx_bf16", Dtype.BFLOAT16),
-        (Dtype.AUTO, "fp asimd bf16", Dtype.BFLOAT16),
-        (Dtype.AUTO, "fpu avx512f avx512_vnni", Dtype.BFLOAT16),
-        (Dtype.AUTO, "fpu avx2", Dtype.FLOAT32),
-        (Dtype.BFLOAT16, "fpu", Dtype.BFLOAT16),
-        (Dtype.FLOAT32, "fpu avx512_bf16", Dtype.FLOAT32),
-    ],
-)
-def test_dtype(setting, flags, expected, tmp_path):
-    text = f"processor\t: 0\nflags\t\t: {flags}\nbugs : x"
-    assert choose_dtype(setting, machine(tmp_path, {"proc/cpuinfo": text}).cpu_flags()) is expected
-
-
-def test_features_of_arm_are_read(tmp_path):
-    assert "bf16" in machine(tmp_path, {"proc/cpuinfo": "processor : 0\nFeatures\t: fp asimd bf16"}).cpu_flags()
+def test_dtype_auto_is_bfloat16_and_an_explicit_type_is_taken():
+    assert choose_dtype(Dtype.AUTO) is Dtype.BFLOAT16
+    assert choose_dtype(Dtype.FLOAT32) is Dtype.FLOAT32
 
 
 def test_max_model_len_is_the_models_or_less():
@@ -172,6 +156,7 @@ def memory(dtype=Dtype.FLOAT32, config=SMOLLM2, **changes):
         "block_size": 16,
         "max_model_len": 8192,
         "max_num_batched_tokens": 2048,
+        "max_num_seqs": 128,
         "cache_bytes": None,
         "memory_limit": 64 * GIB,
         "replicas_on_node": 1,
@@ -181,8 +166,10 @@ def memory(dtype=Dtype.FLOAT32, config=SMOLLM2, **changes):
 
 def test_weights_and_blocks_are_counted_in_their_dtype():
     assert SMOLLM2.num_parameters == 134_515_008
-    assert memory().weights == 4 * 134_515_008
-    assert memory(Dtype.BFLOAT16).weights == 2 * 134_515_008
+    rotary = 8192 * 64 * 4
+    for dtype, size in ((Dtype.FLOAT32, 4), (Dtype.BFLOAT16, 2)):
+        # Padding and the fp32 biases of the packed layers are less than 1 %.
+        assert 1 < (memory(dtype).weights - rotary) / (size * 134_515_008) < 1.01
     assert SMOLLM2.block_bytes(16, 4) == 30 * 2 * 3 * 16 * 64 * 4
 
 
@@ -203,9 +190,10 @@ def test_default_cache_is_a_quarter_of_the_share_and_at_most_4_gib(limit, replic
 
 
 def test_default_cache_shrinks_to_what_weights_leave():
-    plan = memory(memory_limit=GIB * 9 // 10)
-    assert plan.weights + plan.workspace + plan.cache <= GIB * 9 // 10
-    assert 0 < plan.cache < GIB * 9 // 40
+    limit = GIB * 17 // 10
+    plan = memory(memory_limit=limit)
+    assert limit - SMOLLM2.block_bytes(16, 4) < plan.total <= limit
+    assert 0 < plan.cache < limit // 4
 
 
 def test_an_explicit_cache_is_taken_as_it_is():
@@ -222,3 +210,17 @@ def test_too_small_a_cache_is_refused():
 def test_not_enough_memory_names_both_numbers(cache):
     with pytest.raises(NotEnoughMemory, match=r"need \d\.\d\d GiB, the replica's limit is 0\.50 GiB"):
         memory(memory_limit=2 * GIB, replicas_on_node=4, cache_bytes=cache)
+
+
+def test_row_buffers_are_counted():
+    rows = memory(max_num_seqs=8192, max_model_len=2**17).rows
+    assert rows == 8192 * 4 * (2**17 + 1 + 2**17 // 16)
+    with pytest.raises(NotEnoughMemory, match=r"buffers of 8192 sequences 4\.25 GiB"):
+        memory(max_num_seqs=8192, max_model_len=2**17, memory_limit=4 * GIB)
+
+
+@pytest.mark.parametrize("field", ["weights", "rows", "workspace", "cache"])
+def test_the_total_counts_every_part(field):
+    plan = memory()
+    assert replace(plan, **{field: getattr(plan, field) + 7}).total == plan.total + 7
+    assert plan.total > PROCESS_BYTES

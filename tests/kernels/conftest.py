@@ -21,11 +21,6 @@ def cpu() -> Kernels:
     return for_device("cpu", num_threads=2)
 
 
-@pytest.fixture(scope="session")
-def invariant() -> Kernels:
-    return for_device("cpu", batch_invariant=True, num_threads=2)
-
-
 @pytest.fixture(scope="session", params=DTYPES, ids=["fp32", "bf16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param

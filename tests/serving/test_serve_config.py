@@ -92,7 +92,6 @@ OTHER_VALUES: dict[type[BaseModel], dict[str, Any]] = {
         "enable_prefix_caching": False,
         "max_num_queued_reqs": 4,
         "scheduling_policy": "priority",
-        "batch_invariant": True,
         "seed": 7,
         "num_threads": 1,
     },

@@ -214,7 +214,7 @@ def all_replicas(cluster: Any) -> set[Any]:
 
 
 def test_rolling_fields_that_a_real_model_shows(cluster: Any, wait: Wait) -> None:
-    fields = {"maxModelLen": 512, "dtype": "float32", "numThreads": 1, "batchInvariant": True, "seed": 7}
+    fields = {"maxModelLen": 512, "dtype": "float32", "numThreads": 1, "seed": 7}
 
     def change(cache: str) -> tuple[str, str]:
         """Returns what the engine says of itself, and the first text that it draws."""

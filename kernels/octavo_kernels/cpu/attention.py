@@ -1,55 +1,50 @@
 """Paged attention in tiles of fixed places: softmax online, one pass over the keys and values of each KV head.
 
 Query rows are the new tokens of a sequence times the heads of one group, so that keys and values are read once for
-the group. *Prefill* copies a tile of ``KV_TILE`` positions to fp32 scratch, keys transposed, and multiplies with the
-register tiles of ``tiles``. Tiles start at multiples of ``KV_TILE`` and what a row must not see adds exact zeros, so a
-row's sums depend on its position alone. *Decode* reads keys and values where they lie.
+the group. Prefill and decode are one path. A tile is ``KV_TILE`` positions: their keys are transposed to fp32 scratch,
+their values are read where they lie, and both are multiplied with the register tiles of ``tiles``. Tiles start at
+multiples of ``KV_TILE``, and masked positions add exact zeros, so the sums of a row depend on its position alone.
 """
 
 import numpy as np
 
-from octavo_kernels.cpu.attention_plan import (
-    BEGIN,
-    END,
-    ITEM_BYTES,
-    KV_HEAD,
-    MERGE_BYTES,
-    PARTIAL,
-    PREFILL,
-    SEQUENCE,
-    TOKEN,
-    TOKENS,
-)
-from octavo_kernels.cpu.dots import make_dot
+from octavo_kernels.cpu.attention_plan import END, ITEM_BYTES, KV_HEAD, SEQUENCE, TOKEN, TOKENS
 from octavo_kernels.cpu.exponential import exp2
+from octavo_kernels.cpu.instruction_set import TILE
 from octavo_kernels.cpu.jit import jit
-from octavo_kernels.cpu.linear import SHAPE, multiply_panel
-from octavo_kernels.cpu.memory import F32, address, at, item_size, load, store
+from octavo_kernels.cpu.linear import multiply_panel
+from octavo_kernels.cpu.memory import F32, address, at, fma, item_size, load, prefetch, store
 from octavo_kernels.cpu.pool import job, launch
-from octavo_kernels.cpu.softmax import make_maximum, make_weigh
+from octavo_kernels.cpu.reductions import LANES, maximum, weigh
 from octavo_kernels.cpu.tiles import make_tile
+from octavo_kernels.cpu.transpose import transpose
 
-KV_TILE = 96
-DECODE_SPAN = 128
-_LANES, _WIDTH = SHAPE.lanes, SHAPE.width
+KV_TILE = 96  # a multiple of every panel's width
+_WIDE = 4 if TILE.lanes == 16 else 2  # vectors in a tile of values, by the register file
 _LOG2_E = np.float32(1.4426950408889634)
 _MINUS_INFINITY = np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_LANES, _WIDTH = TILE.lanes, TILE.width
 
-_wide_1, _wide_2, _wide_3, _wide_6 = (make_tile(_LANES, rows, 4) for rows in (1, 2, 3, 6))
+_wide_1, _wide_2, _wide_3, _wide_6 = (make_tile(_LANES, rows, _WIDE) for rows in (1, 2, 3, 6))
 _slim_1, _slim_6 = (make_tile(_LANES, rows, 1) for rows in (1, 6))
-_maximum, _weigh = make_maximum(_LANES), make_weigh(_LANES)
-_dot_1, _dot_2, _dot_3, _dot_4 = (make_dot(_LANES, rows) for rows in (1, 2, 3, 4))
 
 
 @jit()
-def _add_values(p, p_stride, rows, v, v_stride, k, o, o_stride, vectors, v_tag):
-    """``o[rows, vectors * lanes] += p[rows, k] @ v[k, :]``."""
-    size = item_size(v_tag)
+def _add_values(p, p_stride, rows, v, v_stride, k, head_dim, o, o_stride, v_tag):
+    """``o[rows, head_dim] += p[rows, k] @ v[k, head_dim]``, in the order of k however a caller cuts it."""
+    size, vectors = item_size(v_tag), head_dim // _LANES
+    for r in range(rows if head_dim % _LANES else 0):
+        weights, sums = at(p + r * p_stride, F32), at(o + r * o_stride, F32)
+        for i in range(vectors * _LANES, head_dim):
+            total = sums[i]
+            for j in range(k):
+                total = fma(weights[j], load(at(v + j * v_stride, v_tag), i), total)
+            sums[i] = total
     while rows > 0:
         count = 6 if rows >= 6 else min(rows, 3)
         column = 0
-        while column + 4 <= vectors:
+        while column + _WIDE <= vectors:
             w, c = v + column * _LANES * size, o + column * _LANES * 4
             if count == 6:
                 _wide_6(p, p_stride, w, v_stride, k, c, o_stride, c, o_stride, v_tag, F32)
@@ -59,7 +54,7 @@ def _add_values(p, p_stride, rows, v, v_stride, k, o, o_stride, vectors, v_tag):
                 _wide_2(p, p_stride, w, v_stride, k, c, o_stride, c, o_stride, v_tag, F32)
             else:
                 _wide_1(p, p_stride, w, v_stride, k, c, o_stride, c, o_stride, v_tag, F32)
-            column += 4
+            column += _WIDE
         while column < vectors:
             w, c = v + column * _LANES * size, o + column * _LANES * 4
             if count == 6:
@@ -72,22 +67,6 @@ def _add_values(p, p_stride, rows, v, v_stride, k, o, o_stride, vectors, v_tag):
         p += count * p_stride
         o += count * o_stride
         rows -= count
-
-
-@jit()
-def _score_keys(q, q_stride, rows, k, k_stride, count, vectors, s, s_stride, k_tag):
-    """``s[rows, count] = q[rows, :] . k[count, :]``."""
-    while rows >= 4:
-        _dot_4(q, q_stride, k, k_stride, count, vectors, s, s_stride, k_tag)
-        q += 4 * q_stride
-        s += 4 * s_stride
-        rows -= 4
-    if rows == 3:
-        _dot_3(q, q_stride, k, k_stride, count, vectors, s, s_stride, k_tag)
-    elif rows == 2:
-        _dot_2(q, q_stride, k, k_stride, count, vectors, s, s_stride, k_tag)
-    elif rows == 1:
-        _dot_1(q, q_stride, k, k_stride, count, vectors, s, s_stride, k_tag)
 
 
 @jit()
@@ -105,42 +84,63 @@ def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_d
 
 
 @jit()
-def _gather_tile(
-    keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base, count, tag,
-):  # fmt: skip
-    """A tile's keys in panels ``[KV_TILE / width, padded, width]``, its values ``[KV_TILE, padded]``."""
-    size = item_size(tag)
-    plane = kv_heads * block_size * head_dim * size
-    for j in range(count):
-        position = base + j
-        block = np.int64(table[position // block_size])
-        row = kv + block * block_stride + (head * block_size + position % block_size) * head_dim * size
-        key, value = at(row, tag), at(row + plane, tag)
-        column = (j // _WIDTH) * padded * _WIDTH + j % _WIDTH
-        for i in range(head_dim):
-            keys[column + i * _WIDTH] = load(key, i)
-        for i in range(head_dim):
-            values[j * padded + i] = load(value, i)
-        for i in range(head_dim, padded):
-            keys[column + i * _WIDTH] = _ZERO
-            values[j * padded + i] = _ZERO
+def _locate_keys(rows, kv, block_stride, table, block_size, base, count, row_bytes, plane):
+    """Addresses of the keys of ``count`` positions from ``base`` on; the last one again for the rest of ``rows``.
+
+    Asks for all of their cache lines, and for those of their values, ``plane`` bytes on: blocks lie anywhere, so the
+    processor does not foresee the next one.
+    """
+    done = 0
+    while done < count:
+        offset = (base + done) % block_size
+        first = kv + np.int64(table[(base + done) // block_size]) * block_stride + offset * row_bytes
+        run = min(count - done, block_size - offset)
+        for j in range(run):
+            rows[done + j] = first + j * row_bytes
+        for line in range(0, run * row_bytes, 64):
+            prefetch(first + line)
+            prefetch(first + plane + line)
+        done += run
+    for j in range(count, KV_TILE):
+        rows[j] = rows[count - 1]
 
 
 @jit()
-def _soften(scores, first, end, highest, total, r, o, padded):
+def _transpose_keys(keys, padded, rows, head_dim, count, tag):
+    """Keys at the addresses ``rows`` to panels ``[KV_TILE / width, padded, width]``, zeros after ``head_dim``.
+
+    Columns after ``count`` hold anything: their scores are masked.
+    """
+    size, target = item_size(tag), address(keys)
+    whole = head_dim // _LANES * _LANES
+    for j in range(0, count, _LANES):
+        panel = target + ((j // _WIDTH) * padded * _WIDTH + j % _WIDTH) * 4
+        for i in range(0, whole, _LANES):
+            transpose(address(rows) + j * 8, i * size, panel + i * _WIDTH * 4, _WIDTH * 4, tag)
+        column = (j // _WIDTH) * padded * _WIDTH + j % _WIDTH
+        for c in range(_LANES):
+            key = at(rows[j + c], tag)
+            for i in range(whole, head_dim):
+                keys[column + i * _WIDTH + c] = load(key, i)
+            for i in range(head_dim, padded):
+                keys[column + i * _WIDTH + c] = _ZERO
+
+
+@jit()
+def _to_weights(scores, first, end, highest, total, r, o, padded):
     """Scores of row ``r`` to weights, 0 outside of ``first .. end - 1``; rescales what the row has summed so far."""
     row = r * KV_TILE
     for j in range(max(end, 0), KV_TILE):
         scores[row + j] = _MINUS_INFINITY
     for j in range(min(first, KV_TILE)):
         scores[row + j] = _MINUS_INFINITY
-    start, vectors = address(scores) + row * 4, KV_TILE // _LANES
-    top = max(highest[r], _maximum(start, vectors))
+    start, vectors = address(scores) + row * 4, KV_TILE // LANES
+    top = max(highest[r], maximum(start, vectors))
     if top == _MINUS_INFINITY:
         for j in range(KV_TILE):
             scores[row + j] = _ZERO
         return
-    added = _weigh(start, vectors, top)
+    added = weigh(start, vectors, top)
     if top > highest[r]:
         shrink = exp2(highest[r] - top)
         total[r] *= shrink
@@ -163,88 +163,51 @@ def _store_rows(out, heads, first_head, group, head_dim, tokens, o, total, padde
 
 
 @jit()
-def _decode_span(
-    scores, queries, o, highest, total, kv, block_stride, table, head, kv_heads, block_size, head_dim,
-    group, begin, end, tag,
-):  # fmt: skip
-    """Adds the positions ``begin .. end - 1``, at most ``DECODE_SPAN``, to the group's sums."""
-    size, vectors = item_size(tag), head_dim // _LANES
-    plane, row_bytes = kv_heads * block_size * head_dim * size, head_dim * size
-    span_stride = DECODE_SPAN * 4
-    scores_address, q_address, o_address = address(scores), address(queries), address(o)
-    position = begin
-    while position < end:
-        count = min(end - position, block_size - position % block_size)
-        block = kv + np.int64(table[position // block_size]) * block_stride
-        keys = block + (head * block_size + position % block_size) * row_bytes
-        target = scores_address + (position - begin) * 4
-        _score_keys(q_address, head_dim * 4, group, keys, row_bytes, count, vectors, target, span_stride, tag)
-        position += count
-    vectors_in_span = (end - begin + _LANES - 1) // _LANES
-    for r in range(group):
-        row = r * DECODE_SPAN
-        for j in range(end - begin, vectors_in_span * _LANES):
-            scores[row + j] = _MINUS_INFINITY
-        start = scores_address + row * 4
-        top = max(highest[r], _maximum(start, vectors_in_span))
-        shrink, added = exp2(highest[r] - top), _weigh(start, vectors_in_span, top)
-        for i in range(head_dim):
-            o[r * head_dim + i] *= shrink
-        total[r] = total[r] * shrink + added
-        highest[r] = top
-    position = begin
-    while position < end:
-        count = min(end - position, block_size - position % block_size)
-        block = kv + np.int64(table[position // block_size]) * block_stride + plane
-        values = block + (head * block_size + position % block_size) * row_bytes
-        weights = scores_address + (position - begin) * 4
-        _add_values(weights, span_stride, group, values, row_bytes, count, o_address, head_dim * 4, vectors, tag)
-        position += count
-
-
-@jit()
-def _prefill(
+def _attend_rows(
     queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size, head_dim, padded,
-    first_position, begin, end, window, tag,
+    first_position, end, window, tag,
 ):  # fmt: skip
-    """Adds the positions ``begin .. end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
-    scores = np.empty(rows * KV_TILE, np.float32)
-    keys, values = np.empty(KV_TILE * padded, np.float32), np.empty(KV_TILE * padded, np.float32)
-    zeros = np.zeros(_WIDTH, np.float32)
-    seen = first_position + 1 - window if window > 0 else 0
-    for base in range(max(begin, seen) // KV_TILE * KV_TILE, end, KV_TILE):
+    """Adds the positions up to ``end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
+    row_bytes = head_dim * item_size(tag)
+    plane, first_key = kv_heads * block_size * row_bytes, kv + head * block_size * row_bytes
+    scores, keys = np.empty(rows * KV_TILE, np.float32), np.empty(KV_TILE * padded, np.float32)
+    key_rows, zeros = np.empty(KV_TILE, np.int64), np.zeros(_WIDTH, np.float32)
+    seen = max(0, first_position + 1 - window) if window > 0 else 0
+    for base in range(seen // KV_TILE * KV_TILE, end, KV_TILE):
         count = min(KV_TILE, end - base)
-        _gather_tile(
-            keys, values, padded, kv, block_stride, table, head, kv_heads, block_size, head_dim, base, count, tag
-        )
-        blind = max(0, base - first_position) * group
-        left, row_bytes = rows - blind, padded * 4
-        for panel in range((count + _WIDTH - 1) // _WIDTH):  # the rest of a row is masked below
+        _locate_keys(key_rows, first_key, block_stride, table, block_size, base, count, row_bytes, plane)
+        _transpose_keys(keys, padded, key_rows, head_dim, count, tag)
+        masked = max(0, base - first_position) * group  # rows before the tile
+        left, padded_bytes = rows - masked, padded * 4
+        for panel in range((count + _WIDTH - 1) // _WIDTH):
             multiply_panel(
-                address(queries) + blind * row_bytes, row_bytes, left, address(keys) + panel * _WIDTH * row_bytes,
-                _WIDTH * 4, padded, address(zeros), 0, address(scores) + (blind * KV_TILE + panel * _WIDTH) * 4,
-                KV_TILE * 4, F32, F32,
+                address(queries) + masked * padded_bytes, padded_bytes, left,
+                address(keys) + panel * _WIDTH * padded_bytes, _WIDTH * 4, padded, address(zeros), 0,
+                address(scores) + (masked * KV_TILE + panel * _WIDTH) * 4, KV_TILE * 4, F32, F32,
             )  # fmt: skip
-        for r in range(blind, rows):
+        for r in range(masked, rows):
             position = first_position + r // group
-            lowest = max(begin, position + 1 - window) if window > 0 else begin
-            _soften(scores, lowest - base, min(position + 1, end) - base, highest, total, r, o, padded)
-        _add_values(
-            address(scores) + blind * KV_TILE * 4, KV_TILE * 4, left, address(values), row_bytes, count,
-            address(o) + blind * row_bytes, row_bytes, padded // _LANES, F32,
-        )  # fmt: skip
+            lowest = max(0, position + 1 - window) if window > 0 else 0
+            _to_weights(scores, lowest - base, min(position + 1, end) - base, highest, total, r, o, padded)
+        done = 0
+        while done < count:
+            run = min(count - done, block_size - (base + done) % block_size)
+            _add_values(
+                address(scores) + (masked * KV_TILE + done) * 4, KV_TILE * 4, left, key_rows[done] + plane, row_bytes,
+                run, head_dim, address(o) + masked * padded_bytes, padded_bytes, tag,
+            )  # fmt: skip
+            done += run
 
 
 @jit()
 def _attend_item(
     out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-    items, partials, scale, window, i32, i64, tag, n,
+    items, scale, window, i32, i64, tag, n,
 ):  # fmt: skip
     group, size = heads // kv_heads, item_size(tag)
-    padded = (head_dim + _LANES - 1) // _LANES * _LANES
+    padded = (head_dim + LANES - 1) // LANES * LANES
     item = at(items + n * ITEM_BYTES, i64)
-    head, first, tokens = item[KV_HEAD], item[TOKEN], item[TOKENS]
-    begin, end, partial = item[BEGIN], item[END], item[PARTIAL]
+    head, first, tokens, end = item[KV_HEAD], item[TOKEN], item[TOKENS], item[END]
     table = at(tables + item[SEQUENCE] * table_stride, i32)
     position = at(positions, i64)[first]
     rows, first_head = tokens * group, head * group
@@ -252,69 +215,22 @@ def _attend_item(
     highest, total = np.full(rows, _MINUS_INFINITY), np.zeros(rows, np.float32)
     factor = np.float32(scale) * _LOG2_E
     _load_queries(queries, padded, q + first * q_stride, q_stride, tokens, first_head, group, head_dim, factor, tag)
-    if partial == PREFILL or padded != head_dim:
-        _prefill(
-            queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size,
-            head_dim, padded, position, begin, end, window, tag,
-        )  # fmt: skip
-    else:
-        scores = np.empty(group * DECODE_SPAN, np.float32)
-        start = max(begin, position + 1 - window) if window > 0 else begin
-        for span in range(start, end, DECODE_SPAN):
-            _decode_span(
-                scores, queries, o, highest, total, kv, block_stride, table, head, kv_heads,
-                block_size, head_dim, group, span, min(end, span + DECODE_SPAN), tag,
-            )  # fmt: skip
-    if partial < 0:
-        target = out + first * heads * head_dim * size
-        _store_rows(target, heads, first_head, group, head_dim, tokens, o, total, padded, tag)
-        return
-    sums = at(partials + partial * group * (head_dim + 2) * 4, F32)
-    for r in range(group):
-        for i in range(head_dim):
-            sums[r * (head_dim + 2) + i] = o[r * padded + i]
-        sums[r * (head_dim + 2) + head_dim] = highest[r]
-        sums[r * (head_dim + 2) + head_dim + 1] = total[r]
+    _attend_rows(
+        queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size, head_dim,
+        padded, position, end, window, tag,
+    )  # fmt: skip
+    target = out + first * heads * head_dim * size
+    _store_rows(target, heads, first_head, group, head_dim, tokens, o, total, padded, tag)
 
 
 @jit()
 def attend(
     pool, out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-    items, count, partials, scale, window, i32, i64, tag,
+    items, count, scale, window, i32, i64, tag,
 ):  # fmt: skip
-    """Does all items; ``partials`` is fp32 ``[n, group, head_dim + 2]`` for the decodes that were cut."""
+    """Does all items of an ``AttentionWork``, ``[count, 5]`` at ``items``."""
     arguments = (
         out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-        items, partials, scale, window, i32, i64, tag,
+        items, scale, window, i32, i64, tag,
     )  # fmt: skip
     launch(pool, count, job(_attend_item, arguments))
-
-
-@jit()
-def _merge_head(out, heads, kv_heads, head_dim, merges, partials, i64, tag, n):
-    group, size, width = heads // kv_heads, item_size(tag), head_dim + 2
-    merge = at(merges + n * MERGE_BYTES, i64)
-    head, token, first, parts = merge[1], merge[2], merge[3], merge[4]
-    stride = group * width
-    for r in range(group):
-        sums = at(partials + (first * group + r) * width * 4, F32)
-        top = _MINUS_INFINITY
-        for part in range(parts):
-            top = max(top, sums[part * stride + head_dim])
-        total = _ZERO
-        for part in range(parts):
-            weight = exp2(sums[part * stride + head_dim] - top)
-            total += weight * sums[part * stride + head_dim + 1]
-            sums[part * stride + head_dim] = weight
-        target = at(out + (token * heads + head * group + r) * head_dim * size, tag)
-        for i in range(head_dim):
-            value = _ZERO
-            for part in range(parts):
-                value += sums[part * stride + head_dim] * sums[part * stride + i]
-            store(target, i, value / total)
-
-
-@jit()
-def merge_partials(pool, out, heads, kv_heads, head_dim, merges, count, partials, i64, tag):
-    """Joins the parts of each cut decode by their log-sum-exp."""
-    launch(pool, count, job(_merge_head, (out, heads, kv_heads, head_dim, merges, partials, i64, tag)))

@@ -9,6 +9,7 @@ from octavo_kernels.cpu.exponential import gelu_tanh, silu
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.memory import F32, at, item_size, load, store
 from octavo_kernels.cpu.pool import job, launch
+from octavo_kernels.cpu.reductions import sum_of_squares
 
 _ONE = np.float32(1.0)
 _CHUNK_ITEMS = 1 << 14  # below this a second thread costs more than it brings
@@ -20,14 +21,11 @@ def _chunks(rows, width, threads):
 
 
 @jit()
-def _norm_row(out, x, weight, width, eps):
-    total = np.float32(0.0)
+def _norm_row(out, x, weight, width, eps, tag):
+    scale = _ONE / np.sqrt(sum_of_squares(x, width, tag) / np.float32(width) + np.float32(eps))
+    source, target, factors = at(x, tag), at(out, tag), at(weight, tag)
     for i in range(width):
-        value = load(x, i)
-        total += value * value
-    scale = _ONE / np.sqrt(total / np.float32(width) + np.float32(eps))
-    for i in range(width):
-        store(out, i, load(x, i) * scale * load(weight, i))
+        store(target, i, load(source, i) * scale * load(factors, i))
 
 
 @jit()
@@ -36,8 +34,7 @@ def _rms_norm(out, out_stride, x, x_stride, head_stride, weight, rows, heads, wi
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         for h in range(heads):
             offset = h * head_stride
-            source, target = at(x + r * x_stride + offset, tag), at(out + r * out_stride + offset, tag)
-            _norm_row(target, source, at(weight, tag), width, eps)
+            _norm_row(out + r * out_stride + offset, x + r * x_stride + offset, weight, width, eps, tag)
 
 
 @jit()
@@ -55,10 +52,11 @@ def _add_rms_norm(out, x, residual, weight, rows, width, eps, chunks, tag, chunk
     """``residual += x``, then the norm of the residual as it is stored."""
     row_bytes = width * item_size(tag)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
-        total, update = at(residual + r * row_bytes, tag), at(x + r * row_bytes, tag)
+        row = residual + r * row_bytes
+        total, update = at(row, tag), at(x + r * row_bytes, tag)
         for i in range(width):
             store(total, i, load(total, i) + load(update, i))
-        _norm_row(at(out + r * row_bytes, tag), total, at(weight, tag), width, eps)
+        _norm_row(out + r * row_bytes, row, weight, width, eps, tag)
 
 
 @jit()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from octavo_kernels.cpu.jit import jit
-from octavo_kernels.cpu.memory import bits_to_float
+from octavo_kernels.cpu.memory import bits_to_float, fma
 
 LOWEST = -126.0  # the exponent of the smallest normal number
 # 2**r on [-1/2, 1/2]: the Taylor coefficients ln(2)**n / n!; the first one left out is below 2e-7 / 10
@@ -18,30 +18,30 @@ _HALF, _ONE, _ZERO, _TWO = np.float32(0.5), np.float32(1.0), np.float32(0.0), np
 _SQRT_2_OVER_PI, _CUBIC = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
-@jit(exact=True)
+@jit()
 def exp2(x):
     """2 ** x in fp32, to about 2e-7; 0 below the smallest normal number (so for -inf), 2 ** 127 at most."""
     clamped = min(max(x, _LOWEST), _HIGHEST)
     whole = np.floor(clamped + _HALF)
     r = clamped - whole
-    power = _ONE + r * (_C1 + r * (_C2 + r * (_C3 + r * (_C4 + r * (_C5 + r * _C6)))))
+    power = fma(r, fma(r, fma(r, fma(r, fma(r, fma(r, _C6, _C5), _C4), _C3), _C2), _C1), _ONE)
     scale = bits_to_float((np.int32(whole) + np.int32(127)) << np.int32(23))
     return power * scale if x >= _LOWEST else _ZERO
 
 
-@jit(exact=True)
+@jit()
 def exp(x):
     """e ** x in fp32, by ``exp2``."""
     return exp2(x * _LOG2_E)
 
 
-@jit(exact=True)
+@jit()
 def silu(x):
     """``x * sigmoid(x)``."""
     return x / (_ONE + exp(-x))
 
 
-@jit(exact=True)
+@jit()
 def gelu_tanh(x):
     """``x * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, as ``x * sigmoid(2 ...)``."""
     inner = _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)

@@ -1,4 +1,7 @@
-"""How the kernels are compiled: flags, and where compiled code is kept.
+"""The compiler of the kernels: its target, its flags, and the folder of compiled code.
+
+The arithmetic is compiled as it is written. A flag of fast arithmetic would let LLVM choose an order of sums, or a
+fused multiply-add, that differs between instruction sets: a kernel that wants either writes it down.
 
 Numba knows a cached function by its own source file alone, so the cache lies under a digest of all sources here: an
 upgrade never runs stale machine code. Numba would also keep a cache for each folder that the sources lie in; the digest
@@ -16,10 +19,9 @@ from typing import Any
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
-log = logging.getLogger(__name__)
+from octavo_kernels.cpu import instruction_set  # noqa: F401  sets Numba's target before anything is compiled
 
-# No flag that assumes away infinities and NaN: masks are made of them.
-_FAST = frozenset({"reassoc", "contract", "arcp", "nsz"})
+log = logging.getLogger(__name__)
 
 
 def _cache_dir() -> str | None:
@@ -70,13 +72,11 @@ class _Cache(FunctionCache):
     _impl_class = _CacheImpl
 
 
-def jit(*, exact: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Compiles without the GIL and with a cache on disk. ``exact`` keeps the order of operations as written."""
+def jit() -> Callable[[Callable[..., Any]], Any]:
+    """Compiles without the GIL and with a cache on disk; keeps the order of operations as written."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(nogil=True, fastmath={"contract"} if exact else set(_FAST), error_model="numpy")(
-            function
-        )
+        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
         if _CACHE_DIR is not None:
             dispatcher._cache = _Cache(function)
         return dispatcher

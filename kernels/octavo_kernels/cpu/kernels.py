@@ -1,6 +1,5 @@
 """The CPU backend: addresses in, kernels of this package, tensors out."""
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -9,16 +8,15 @@ import torch
 from torch import Tensor
 
 from octavo_kernels.cpu import attention as paged
-from octavo_kernels.cpu import elementwise, onednn, sampling
+from octavo_kernels.cpu import elementwise, sampling
 from octavo_kernels.cpu.arguments import check_cache, check_contiguous, check_heads, check_ids, check_rows, check_weight
 from octavo_kernels.cpu.attention_plan import locate, plan_work
+from octavo_kernels.cpu.instruction_set import SELECTED
 from octavo_kernels.cpu.linear import PanelLinear
 from octavo_kernels.cpu.memory import I32, I64, id_tag_of, tag_of
 from octavo_kernels.cpu.pool import ThreadPool
 from octavo_kernels.cpu.warm_up import warm_up_steps
 from octavo_kernels.interface import AttentionMetadata, Linear, LogitsPenalties, SamplingBatch
-
-log = logging.getLogger(__name__)
 
 REPORT_ABOVE_S = 0.5
 
@@ -31,17 +29,11 @@ class CpuKernels:
 
     name = "cpu"
 
-    def __init__(self, *, batch_invariant: bool = False, num_threads: int = 0, native_bf16: bool | None = None) -> None:
-        """``native_bf16`` says whether the processor multiplies bf16; None asks it."""
-        self.batch_invariant = batch_invariant
+    def __init__(self, *, num_threads: int = 0) -> None:
+        self.instruction_set = str(SELECTED)
         self._pool = ThreadPool(num_threads or len(os.sched_getaffinity(0)))
         self.num_threads = self._pool.num_threads
         self._control = self._pool.control
-        native = onednn.multiplies_bf16() if native_bf16 is None else native_bf16
-        reason = onednn.unusable_reason() if native else None
-        self._two_way = native and reason is None and not batch_invariant
-        if native and reason is not None:
-            log.warning("bf16 products run in fp32: %s", reason)
 
     def warm_up(self, dtype: torch.dtype, head_dim: int, report: Callable[[str], None] | None = None) -> None:
         for name, step in warm_up_steps(self, dtype, head_dim):
@@ -56,10 +48,7 @@ class CpuKernels:
     def pack_linear(
         self, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None
     ) -> Linear:
-        out_dtype = out_dtype or weight.dtype
-        if self._two_way and weight.dtype == out_dtype == torch.bfloat16:
-            return onednn.TwoWayLinear(weight, bias, self._pool)
-        return PanelLinear(weight, bias, out_dtype, self._pool)
+        return PanelLinear(weight, bias, out_dtype or weight.dtype, self._pool)
 
     def pack_embedding(self, weight: Tensor, *, tied: bool) -> tuple[Callable[[Tensor], Tensor], Linear | None]:
         if not tied:
@@ -145,7 +134,7 @@ class CpuKernels:
         positions = torch.empty(int(starts[-1]), dtype=torch.int64)
         slots = torch.empty_like(positions)
         locate(starts, lens, block_tables.numpy(), block_size, positions.numpy(), slots.numpy())
-        work = plan_work(starts, lens, num_kv_heads, self.num_threads, batch_invariant=self.batch_invariant)
+        work = plan_work(starts, lens, num_kv_heads)
         return AttentionMetadata(query_start_loc, seq_lens, positions, slots, block_tables, work)
 
     def rotary_and_write(
@@ -175,18 +164,12 @@ class CpuKernels:
         check_cache(kv_layer)
         size, tag, work = q.element_size(), tag_of(q.dtype), meta.work
         out = torch.empty((rows, heads * head_dim), dtype=q.dtype)
-        partials = torch.empty(work.num_partials * (heads // kv_heads) * (head_dim + 2))
         paged.attend(
             self._control, out.data_ptr(), q.data_ptr(), q.stride(0) * size, heads, kv_layer.data_ptr(),
             kv_layer.stride(0) * size, kv_heads, block_size, head_dim, meta.block_tables.data_ptr(),
             meta.block_tables.stride(0) * 4, meta.positions.data_ptr(), work.items_address, len(work.items),
-            partials.data_ptr(), scale, sliding_window, I32, I64, tag,
+            scale, sliding_window, I32, I64, tag,
         )  # fmt: skip
-        if work.num_partials:
-            paged.merge_partials(
-                self._control, out.data_ptr(), heads, kv_heads, head_dim, work.merges_address, len(work.merges),
-                partials.data_ptr(), I64, tag,
-            )  # fmt: skip
         return out
 
     def copy_blocks(self, kv_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

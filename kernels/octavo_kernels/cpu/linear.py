@@ -1,9 +1,9 @@
 """Linear layers over weights packed in panels: one product for every number of rows.
 
 A panel holds ``width`` outputs: ``[outputs / width, in, width]`` in fp32, and with inputs k and k + 1 interleaved in
-bf16, ``[outputs / width, in / 2, width, 2]``. Measured against oneDNN and MKL, packed, on a processor without bf16
-arithmetic this is the fastest at 1 to 64 rows in both types and level with the best at 256, from one copy of the
-weights; and as a tile's rows do not touch each other (see ``tiles``), it is batch-invariant.
+bf16, ``[outputs / width, in / 2, width, 2]``. The panels are the only copy of a weight. A tile's rows do not touch
+each other (see ``tiles``), so the product is batch-invariant. Measured against oneDNN and MKL, packed, on a processor
+without bf16 arithmetic, panels are the fastest at 1 to 64 rows in both types and level with the best at 256.
 """
 
 import numpy as np
@@ -12,20 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_kernels.cpu.arguments import check_ids, check_rows
+from octavo_kernels.cpu.instruction_set import TILE
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.memory import F32, address, at, id_tag_of, item_size, load, store, tag_of
 from octavo_kernels.cpu.pool import ThreadPool, job, launch
-from octavo_kernels.cpu.tiles import Operand, host_tile_shape, make_tile
+from octavo_kernels.cpu.tiles import Operand, make_tile, make_widen_pair
 
-SHAPE = host_tile_shape()
-_ROWS, _WIDTH = SHAPE.rows, SHAPE.width
+_ROWS, _WIDTH = TILE.rows, TILE.width
 _CHUNKS_PER_THREAD = 8  # small enough to even out threads, large enough to read long runs of weights
 _WIDEN_ITEMS = 1 << 15
+_WIDEN_FROM = 2 * TILE.rows  # rows: from here on it pays to widen each bf16 weight once for all tiles
+_DEPTH = 512  # inputs of a panel that are widened at once, so that they stay in the first or second cache
 
 _tile_1, _tile_2, _tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
-    make_tile(SHAPE.lanes, rows, SHAPE.vectors, Operand.BF16_PAIRS) for rows in range(1, 9)
+    make_tile(TILE.lanes, rows, TILE.vectors, Operand.BF16_PAIRS) for rows in range(1, 9)
 )
-_full_tile = make_tile(SHAPE.lanes, _ROWS, SHAPE.vectors, Operand.BF16_PAIRS)
+_full_tile = make_tile(TILE.lanes, _ROWS, TILE.vectors, Operand.BF16_PAIRS)
+_widen_pair = make_widen_pair(TILE.lanes, TILE.vectors)
 
 
 @jit()
@@ -68,6 +71,33 @@ def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c
 
 
 @jit()
+def _widen_panel(w, depth, wide):
+    """``depth`` inputs of a bf16 panel to fp32 ``[depth, width]``."""
+    for pair in range(depth // 2):
+        _widen_pair(w + pair * _WIDTH * 4, wide + 2 * pair * _WIDTH * 4)
+
+
+@jit()
+def _multiply_widened(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c_tag):
+    """``multiply_panel`` for a bf16 panel and many rows: the same sums in the same order, each weight widened once."""
+    wide, sums = np.empty(_DEPTH * _WIDTH, np.float32), np.empty(rows * _WIDTH, np.float32)
+    init, init_stride, row = bias, 0, _WIDTH * 4
+    for begin in range(0, k, _DEPTH):
+        depth = min(_DEPTH, k - begin)
+        _widen_panel(w + begin // 2 * w_stride, depth, address(wide))
+        x_part = x + begin * 4
+        if begin + depth == k:
+            multiply_panel(
+                x_part, x_stride, rows, address(wide), row, depth, init, init_stride, c, c_stride, F32, c_tag
+            )
+        else:
+            multiply_panel(
+                x_part, x_stride, rows, address(wide), row, depth, init, init_stride, address(sums), row, F32, F32
+            )
+            init, init_stride = address(sums), row
+
+
+@jit()
 def _widen_rows(x, x_stride, rows, k, wide, chunks, x_tag, chunk):
     target = at(wide, F32)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
@@ -92,7 +122,9 @@ def _multiply_tiles(x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_
         column = panel * _WIDTH
         x_block, w_panel, bias_panel = x + first * x_stride, w + column * k * size, bias + column * 4
         c_block = c + first * c_stride + column * out_size
-        if columns - column >= _WIDTH:
+        if columns - column >= _WIDTH and size == 2 and count >= _WIDEN_FROM:
+            _multiply_widened(x_block, x_stride, count, w_panel, w_stride, k, bias_panel, c_block, c_stride, c_tag)
+        elif columns - column >= _WIDTH:
             multiply_panel(
                 x_block, x_stride, count, w_panel, w_stride, k, bias_panel, 0, c_block, c_stride, w_tag, c_tag
             )

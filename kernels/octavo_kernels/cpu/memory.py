@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 F32 = np.float32(0)
@@ -16,7 +17,7 @@ BF16 = np.uint16(0)
 I32 = np.int32(0)
 I64 = np.int64(0)
 
-_I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
+_I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
 _ITEM_SIZE = {types.float32: 4, types.uint16: 2, types.int32: 4, types.int64: 8}
 
 
@@ -84,6 +85,20 @@ def store(typingctx, pointer, index, value):
 
 
 @intrinsic
+def prefetch(typingctx, address):
+    """Asks for the cache line at ``address``, into every level of cache."""
+
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        hints = [ir.Constant(_I32, value) for value in (0, 3, 1)]  # to read, keep, data
+        builder.call(function, [builder.inttoptr(args[0], _I8.as_pointer()), *hints])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def bits_to_float(typingctx, bits):
     """The float32 whose bits are this int32."""
 
@@ -91,6 +106,17 @@ def bits_to_float(typingctx, bits):
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.int32), codegen
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """``a * b + c`` of float32 values, rounded once."""
+
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(_F32, [_F32] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32"), args)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen
 
 
 @register_jitable

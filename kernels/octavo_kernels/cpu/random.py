@@ -12,7 +12,7 @@ _W0, _W1 = np.uint64(WEYL_0), np.uint64(WEYL_1)
 _32, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
-@jit(exact=True)
+@jit()
 def philox4x32(c0, c1, c2, c3, k0, k1):
     """Four random words for a counter of four words under a key of two: 32-bit words, held in uint64."""
     for _ in range(ROUNDS):
@@ -22,21 +22,21 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-@jit(exact=True)
+@jit()
 def words_at(seed, choice, position, group):
     """The words of vocabulary indices ``4 * group .. 4 * group + 3``; seed and position are int64."""
     key, place = np.uint64(seed), np.uint64(position)
     return philox4x32(np.uint64(group), np.uint64(choice) & _LOW, place & _LOW, place >> _32, key & _LOW, key >> _32)
 
 
-@jit(exact=True)
+@jit()
 def gumbel(word):
     """Gumbel noise from the upper 24 bits of a word."""
     uniform = (np.float64(word >> np.uint64(8)) + 0.5) * 2.0**-24
     return np.float32(-math.log(-math.log(uniform)))
 
 
-@jit(exact=True)
+@jit()
 def fill_words(words, seed, choice, position, first_group):
     """The words of ``len(words)`` vocabulary indices from ``4 * first_group`` on; a multiple of four of them."""
     for group in range(len(words) // 4):

@@ -16,7 +16,7 @@ from octavo_kernels.cpu.random import fill_words, gumbel, words_at
 _MINUS_INFINITY = np.float32(-np.inf)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _MAX_GUMBEL = np.float32(17.4)  # -log(-log(1 - 2**-25)) is 17.33
-_LANES = 64  # independent maxima, so that the search for the largest is vectorised
+_LANES = 64  # independent maxima and sums, so that LLVM vectorises them in an order that is fixed here
 _BLOCK = 256
 _WORDS, _PER_WORD = np.uint64(1 << 32), np.float32(2.0**-32)
 _SLACK = np.float32(1.001)  # over the rounding of exp and of the sums
@@ -79,13 +79,15 @@ def _above(row, floor, ids):
 
 @jit()
 def _mass(row, floor, top, temperature):
-    """Sum of ``exp((logit - top) / temperature)`` over the logits >= ``floor``, in fp32 by stretches, then in fp64."""
-    total, factor = 0.0, _ONE / temperature
+    """Sum of ``exp((logit - top) / temperature)`` over the logits >= ``floor``, in fp64 and in a fixed order."""
+    parts, factor = np.zeros(_LANES, np.float64), _ONE / temperature
     for start in range(0, len(row), _LANES):
-        part = _ZERO
-        for j in range(start, min(start + _LANES, len(row))):
-            part += exp((row[j] - top) * factor) if row[j] >= floor else _ZERO
-        total += np.float64(part)
+        for j in range(min(_LANES, len(row) - start)):
+            logit = row[start + j]
+            parts[j] += np.float64(exp((logit - top) * factor) if logit >= floor else _ZERO)
+    total = 0.0
+    for j in range(_LANES):
+        total += parts[j]
     return total
 
 

@@ -2,17 +2,13 @@
 
 A tile computes ``mr`` rows by ``nv`` vectors: ``c[r, :] = init[r, :] + sum over k of x[r, k] * w[k, :]`` with one fused
 multiply-add after another in the order of k, on accumulators that stay in registers. So an element of the product
-does not depend on the tile it was computed in: the number of rows beside it changes nothing, bit for bit.
-
-The shapes follow the register file: accumulators, one row of ``w`` and one broadcast must fit.
+does not depend on the tile it was computed in: neither the number of rows beside it nor the width of a vector changes
+a bit of it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
-import llvmlite.binding as llvm
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -24,19 +20,6 @@ _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.
 _PREFETCH_BYTES = 2048  # measured: without it a single row reads bf16 weights at 60 % of the bandwidth
 
 
-@dataclass(frozen=True, slots=True)
-class TileShape:
-    """``lanes`` floats in a vector, ``vectors`` in a row of a panel, ``rows`` in the largest tile."""
-
-    lanes: int
-    vectors: int
-    rows: int
-
-    @property
-    def width(self) -> int:
-        return self.lanes * self.vectors
-
-
 class Operand(StrEnum):
     """How the right operand lies in memory."""
 
@@ -45,15 +28,31 @@ class Operand(StrEnum):
     BF16_PAIRS = "bf16-pairs"  # rows k and k + 1 interleaved: one load, a shift and a mask give both
 
 
-def host_tile_shape() -> TileShape:
-    """The tile for this processor, as Numba compiles for it."""
-    features = numba.config.CPU_FEATURES
-    names = set(features.split(",")) if features else {f"+{k}" for k, on in llvm.get_host_cpu_features().items() if on}
-    if "+avx512f" in names and "+avx512bw" in names:
-        return TileShape(lanes=16, vectors=3, rows=8)
-    if "+avx2" in names and "+fma" in names:
-        return TileShape(lanes=8, vectors=2, rows=6)
-    return TileShape(lanes=4, vectors=4, rows=6)
+def _widen_both(builder: ir.IRBuilder, both: ir.Value, vec: ir.VectorType) -> tuple[ir.Value, ir.Value]:
+    """The even and the odd numbers of bf16 pairs, held as 32-bit integers, as floats."""
+    even = builder.shl(both, constant(both.type, 16))
+    odd = builder.and_(both, constant(both.type, 0xFFFF0000))
+    return builder.bitcast(even, vec), builder.bitcast(odd, vec)
+
+
+def make_widen_pair(lanes: int, vectors: int) -> Callable[..., None]:
+    """Builds ``widen_pair(w, wide)``: one row of bf16 pairs at address ``w`` to two fp32 rows at address ``wide``."""
+    vec, ints = ir.VectorType(_F32, lanes), ir.VectorType(_I32, lanes)
+
+    @intrinsic
+    def widen_pair(typingctx, w, wide):
+        def codegen(context, builder, signature, args):
+            for j in range(vectors):
+                source = builder.add(args[0], ir.Constant(_I64, j * lanes * 4))
+                both = builder.load(builder.inttoptr(source, ints.as_pointer()), align=4)
+                for row, values in enumerate(_widen_both(builder, both, vec)):
+                    target = builder.add(args[1], ir.Constant(_I64, (row * vectors + j) * lanes * 4))
+                    builder.store(values, builder.inttoptr(target, vec.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return widen_pair
 
 
 def make_tile(lanes: int, rows: int, vectors: int, bf16_operand: Operand = Operand.BF16) -> Callable[..., None]:
@@ -91,9 +90,8 @@ def make_tile(lanes: int, rows: int, vectors: int, bf16_operand: Operand = Opera
             if operand is Operand.BF16:
                 return [[widen(builder, read(offset(address, j * lanes * 2), halves, 2)) for j in range(vectors)]]
             raw = [read(offset(address, j * lanes * 4), ints, 4) for j in range(vectors)]
-            even = [builder.bitcast(builder.shl(both, constant(ints, 16)), vec) for both in raw]
-            odd = [builder.bitcast(builder.and_(both, constant(ints, 0xFFFF0000)), vec) for both in raw]
-            return [even, odd]
+            even, odd = zip(*(_widen_both(builder, both, vec) for both in raw), strict=True)
+            return [list(even), list(odd)]
 
         depth = 2 if operand is Operand.BF16_PAIRS else 1
         row_bytes = vectors * lanes * (2 if operand is Operand.BF16 else 4)

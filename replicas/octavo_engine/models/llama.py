@@ -8,6 +8,7 @@ from torch import Tensor
 
 from octavo_engine.models.config import ModelConfig
 from octavo_engine.models.rope import cos_sin_table
+from octavo_engine.models.tensors import EMBEDDING
 from octavo_engine.weights.reader import WeightReader
 from octavo_kernels import AttentionMetadata, Kernels, Linear
 
@@ -31,7 +32,7 @@ class LlamaModel:
     def __init__(self, config: ModelConfig, kernels: Kernels, weights: WeightReader, max_model_len: int) -> None:
         self.config = config
         self._kernels = kernels
-        table = weights.tensor("model.embed_tokens.weight")
+        table = weights.tensor(EMBEDDING)
         self.dtype = table.dtype
         self._embed, head = kernels.pack_embedding(table, tied=config.tie_word_embeddings)
         del table

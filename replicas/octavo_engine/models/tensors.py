@@ -2,12 +2,14 @@
 
 from octavo_engine.models.config import ModelConfig
 
+EMBEDDING = "model.embed_tokens.weight"
+
 
 def tensors_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors, as transformers names them."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        EMBEDDING: (config.vocab_size, hidden),
         "model.norm.weight": (hidden,),
     }
     if not config.tie_word_embeddings:

@@ -60,7 +60,7 @@ def make_kernels() -> Callable:
     def make(backend: str):
         if backend == "reference":
             return ReferenceKernels()
-        return octavo_kernels.for_device("cpu", batch_invariant=True, num_threads=2)
+        return octavo_kernels.for_device("cpu", num_threads=2)
 
     return make
 
