@@ -17,8 +17,7 @@ from pydantic.fields import FieldInfo
 
 from octavo_api.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
 from octavo_api.fields import Field, Kind, Shape, describe, first_paragraph
-from octavo_api.rules import Rule, Transition
-from octavo_api.sections import Section
+from octavo_api.rules import Rule, Ruled, Transition
 from octavo_api.settings import Change
 from octavo_api.status import Status
 
@@ -132,7 +131,7 @@ def schema() -> dict[str, Any]:
 def _object(model: type[BaseModel], path: tuple[str, ...], above: Field | None = None) -> dict[str, Any]:
     fields = [describe(name, info, path, above) for name, info in model.model_fields.items()]
     required = [field.path[-1] for field in fields if field.info.is_required()]
-    rules: list[Rule | Transition] = [*model.RULES, *model.TRANSITIONS] if issubclass(model, Section) else []
+    rules: list[Rule | Transition] = [*model.RULES, *model.TRANSITIONS] if issubclass(model, Ruled) else []
     return {
         "type": "object",
         "properties": {field.path[-1]: _field(field) for field in fields},

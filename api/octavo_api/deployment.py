@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -374,12 +375,21 @@ class ServingDeployment(Section):
         return self.spec.ray_cluster.managed or Managed()
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], *, where: str = "ServingDeployment") -> Self:
-        """Checks a parsed document; raises ``ConfigurationError`` with one line per wrong field."""
+    def read(
+        cls,
+        document: Mapping[str, Any],
+        *,
+        where: str = "ServingDeployment",
+        typed: Mapping[tuple[int | str, ...], str] = MappingProxyType({}),
+    ) -> Self:
+        """Checks a parsed document; raises ``ConfigurationError`` with one line per wrong field.
+
+        ``typed`` names the fields that the user gave outside of the document, as the user typed them.
+        """
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            raise ConfigurationError(explain(error, cls, where)) from None
+            raise ConfigurationError(explain(error, cls, where, typed)) from None
 
     @classmethod
     def load(cls, path: Path) -> Self:

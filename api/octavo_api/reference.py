@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from octavo_api import crd, errors
 from octavo_api.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
 from octavo_api.fields import Field, Kind, Shape, first_paragraph, walk
-from octavo_api.rules import Rule
-from octavo_api.sections import Section
+from octavo_api.rules import Rule, Ruled
 from octavo_api.settings import Change, EngineSettings, RouterSettings
 from octavo_api.status import Status
 
@@ -112,7 +111,7 @@ def _rules(kind: str) -> list[str]:
     found = [
         (path, rule.message)
         for path, model in models
-        if model is not None and issubclass(model, Section)
+        if model is not None and issubclass(model, Ruled)
         for rule in getattr(model, kind)
     ]
     for field in walk(Spec):

@@ -6,9 +6,9 @@ sees, so it is CEL alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 
@@ -42,3 +42,16 @@ class Transition:
     message: str
     cel: str
     at: str = ""
+
+
+class Ruled(BaseModel):
+    """A model with rules between its fields: ``RULES`` are checked here and in CEL, ``TRANSITIONS`` in CEL alone."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+    TRANSITIONS: ClassVar[tuple[Transition, ...]] = ()
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        if broken := [rule.message for rule in self.RULES if not rule.holds(self)]:
+            raise ValueError("; ".join(broken))
+        return self

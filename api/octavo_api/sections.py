@@ -1,12 +1,12 @@
 """What the parts of a ``ServingDeployment`` are built of: the base of all sections, quantities, references."""
 
 import re
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.alias_generators import to_camel
 
-from octavo_api.rules import Rule, Transition
+from octavo_api.rules import Ruled
 from octavo_api.settings import Bytes
 
 _CPUS = re.compile(r"([0-9]{1,6})m|([0-9]{1,6}(?:\.[0-9]{1,3})?)")
@@ -25,19 +25,10 @@ def without_nulls(values: Any) -> Any:
     return {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else values
 
 
-class Section(BaseModel):
+class Section(Ruled):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
-    RULES: ClassVar[tuple[Rule, ...]] = ()
-    TRANSITIONS: ClassVar[tuple[Transition, ...]] = ()
-
     _nulls = model_validator(mode="before")(without_nulls)
-
-    @model_validator(mode="after")
-    def _rules(self) -> Self:
-        if broken := [rule.message for rule in self.RULES if not rule.holds(self)]:
-            raise ValueError("; ".join(broken))
-        return self
 
 
 def parse_cpus(value: object) -> object:

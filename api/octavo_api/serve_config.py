@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from octavo_api.deployment import Autoscaling, ServingDeployment
 from octavo_api.errors import ConfigurationError
-from octavo_api.settings import Change, EngineSettings, RouterSettings, Settings
+from octavo_api.settings import Change, EngineSettings, RouterSettings, Settings, change_of
 
 IMPORT_PATH = "octavo_serving.app:build"
 AUTOSCALING_POLICY = "octavo_serving.autoscaling:policy"
@@ -253,13 +253,7 @@ def _scaling(
 def _changed(settings: Settings, wanted: Any) -> dict[str, Any]:
     """Returns the fields that are not at their defaults: a release that adds a field then changes no configuration."""
     values = settings.model_dump(mode="json", exclude_defaults=True)
-    return {name: value for name, value in values.items() if wanted(_change(type(settings), name))}
-
-
-def _change(model: type[Settings], name: str) -> Change:
-    extra = model.model_fields[name].json_schema_extra
-    assert isinstance(extra, dict)
-    return Change(str(extra["x-octavo-change"]))
+    return {name: value for name, value in values.items() if wanted(change_of(type(settings), name))}
 
 
 def _json(message: _Message) -> str:

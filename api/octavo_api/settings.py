@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from octavo_api.errors import ConfigurationError
+from octavo_api.rules import Rule, Ruled
 
 
 class Change(StrEnum):
@@ -74,7 +76,14 @@ def setting(default: Any, description: str, *, change: Change, unit: str = "", a
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 
-class Settings(BaseModel):
+def change_of(model: type[BaseModel], name: str) -> Change:
+    """Returns what a change of the setting ``name`` does."""
+    extra = model.model_fields[name].json_schema_extra
+    assert isinstance(extra, dict)
+    return Change(str(extra["x-octavo-change"]))
+
+
+class Settings(Ruled):
     """Base of both: frozen, strict, no unknown fields; reads snake_case and lowerCamelCase."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
@@ -88,8 +97,22 @@ class Settings(BaseModel):
             raise ConfigurationError(explain(error, cls, where)) from None
 
 
+DEFAULT_MAX_NUM_SEQS = 128
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
+
+
 class EngineSettings(Settings):
     """One replica's engine."""
+
+    RULES = (
+        Rule(
+            "maxNumSeqs must not exceed maxNumBatchedTokens: each running sequence takes a token in each step",
+            cel="!has(self.maxNumSeqs) || self.maxNumSeqs <= "
+            f"(has(self.maxNumBatchedTokens) ? self.maxNumBatchedTokens : {DEFAULT_MAX_NUM_BATCHED_TOKENS})",
+            holds=lambda self: self.num_seqs <= self.max_num_batched_tokens,
+            at=".maxNumSeqs",
+        ),
+    )
 
     dtype: Dtype = setting(
         Dtype.AUTO,
@@ -119,9 +142,21 @@ class EngineSettings(Settings):
         ge=2**16,
     )
     max_num_batched_tokens: int = setting(
-        2048, "Most tokens computed in one step.", change=Change.ROLLING, unit="tokens", ge=16, le=2**20
+        DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        "Most tokens computed in one step.",
+        change=Change.ROLLING,
+        unit="tokens",
+        ge=16,
+        le=2**20,
     )
-    max_num_seqs: int = setting(128, "Most sequences computed in one step.", change=Change.ROLLING, ge=1, le=8192)
+    max_num_seqs: int | None = setting(
+        None,
+        "Most sequences computed in one step.",
+        change=Change.ROLLING,
+        auto=f"{DEFAULT_MAX_NUM_SEQS}, or `maxNumBatchedTokens` if that is less",
+        ge=1,
+        le=8192,
+    )
     long_prefill_token_threshold: int = setting(
         512,
         "Most tokens of one prompt computed in one step, so that long prompts do not hold up decodes; 0 is no limit.",
@@ -158,6 +193,13 @@ class EngineSettings(Settings):
         ge=1,
         le=1024,
     )
+
+    @property
+    def num_seqs(self) -> int:
+        """Returns ``max_num_seqs``, or what its default becomes."""
+        if self.max_num_seqs is not None:
+            return self.max_num_seqs
+        return min(DEFAULT_MAX_NUM_SEQS, self.max_num_batched_tokens)
 
 
 class RouterSettings(Settings):
@@ -198,20 +240,28 @@ class RouterSettings(Settings):
     )
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    """Turns pydantic's error into one line per field: which, what was given, what is allowed.
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    where: str,
+    typed: Mapping[tuple[int | str, ...], str] = MappingProxyType({}),
+) -> str:
+    """Turns pydantic's error into one line per field: its name, the value that was given, what is allowed.
 
-    ``model`` is the class that was validated; a suggestion comes from the section that the unknown field stands in, in
-    the spelling of a document, or of settings where ``model`` is of those.
+    ``model`` is the class that was validated. ``typed`` names the fields that did not come from the document, as the
+    user typed them. A suggestion comes from the section of the unknown field, in the spelling of a document, or of
+    settings for a field in ``typed`` and where ``model`` is of settings.
     """
-    spell = str if issubclass(model, Settings) else to_camel
     lines = []
     for item in error.errors(include_url=False):
-        path = ".".join([where, *(str(part) for part in item["loc"])])
+        flag = typed.get(item["loc"])
+        path = flag or ".".join([where, *(str(part) for part in item["loc"])])
+        name = flag.rpartition(".")[2] if flag else str(item["loc"][-1]) if item["loc"] else where
+        spell = str if issubclass(model, Settings) or flag else to_camel
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             section = _section(model, item["loc"][:-1])
-            lines.append(f"{path}: unknown field{_suggestion(str(item['loc'][-1]), section, spell)}")
+            lines.append(f"{path}: unknown field{_suggestion(name, section, spell)}")
         elif item["type"] == "missing":
             lines.append(f"{path}: required, not given")
         elif item["type"] == "value_error" and isinstance(item["input"], Mapping):

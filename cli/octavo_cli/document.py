@@ -45,10 +45,12 @@ def read_deployment(flags: Flags) -> ServingDeployment:
     for door, port in (("http", flags.http_port), ("grpc", flags.grpc_port)):
         if port is not None:
             spec.setdefault("endpoint", {})[door] = {"port": port}
+    typed: dict[tuple[int | str, ...], str] = {}
     for setting in flags.settings:
         section, name, value = parse_setting(setting)
         spec.setdefault(section, {})[to_camel(name)] = value
-    return ServingDeployment.read(document, where=str(flags.file or "octavo up"))
+        typed["spec", section, to_camel(name)] = f"--set {section}.{name}"
+    return ServingDeployment.read(document, where=str(flags.file or "octavo up"), typed=typed)
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:

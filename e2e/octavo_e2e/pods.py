@@ -19,7 +19,7 @@ RELEASE = "octavo"
 _SMALL: Mapping[str, Any] = {
     "resources": {"limits": {"cpu": 2, "memory": "3Gi"}},
     "router": {"resources": {"limits": {"cpu": 1, "memory": "1536Mi"}}},
-    "engine": {"kvCacheMemoryBytes": "256Mi", "dtype": "bfloat16", "numThreads": 1},
+    "engine": {"kvCacheMemoryBytes": "256Mi", "numThreads": 1},
 }
 """Engines that leave each other room on two processors, and whose cache holds as many tokens on every kind of them."""
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from octavo_api.blocks import BlockHash
 from octavo_api.errors import EngineFailure, RequestError
+from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.events import CacheEvent, Digest
 from octavo_engine.core.load import CoreLoad
@@ -124,14 +125,8 @@ class Engine:
         """Asks for all cached blocks in a report that names ``requester``."""
         self._commands.put(partial(self._snapshot_for.append, requester))
 
-    def reconfigure(self, *, long_prefill_token_threshold: int, max_num_queued_reqs: int) -> None:
-        self._commands.put(
-            partial(
-                self._core.reconfigure,
-                long_prefill_token_threshold=long_prefill_token_threshold,
-                max_num_queued_reqs=max_num_queued_reqs,
-            )
-        )
+    def reconfigure(self, settings: EngineSettings) -> None:
+        self._commands.put(partial(self._core.reconfigure, settings))
 
     def reset_prefix_cache(self) -> None:
         self._commands.put(self._core.reset_prefix_cache)

@@ -75,7 +75,7 @@ def load_engine(
         kernels,
         num_blocks=memory.num_blocks,
         block_size=settings.block_size,
-        num_rows=settings.max_num_seqs,
+        num_rows=core_config.max_num_seqs,
         max_model_len=core_config.max_model_len,
         eos_token_ids=config.eos_token_ids,
     )

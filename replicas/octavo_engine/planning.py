@@ -45,24 +45,17 @@ def plan_engine(
         block_size=settings.block_size,
         max_model_len=max_model_len,
         max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.max_num_seqs,
+        max_num_seqs=settings.num_seqs,
         cache_bytes=settings.kv_cache_memory_bytes,
         memory_limit=node_limit if memory_limit is None else min(memory_limit * replicas_on_node, node_limit),
         replicas_on_node=replicas_on_node,
     )
-    core_config = CoreConfig(
+    core_config = CoreConfig.from_settings(
+        settings,
         num_blocks=memory.num_blocks,
-        block_size=settings.block_size,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
         max_model_len=max_model_len,
-        max_num_queued_reqs=settings.max_num_queued_reqs,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        scheduling_policy=settings.scheduling_policy,
         eos_token_ids=config.eos_token_ids,
         model_key=f"{checkpoint.fingerprint()}/{dtype}",
         kv_dtype=str(dtype),
-        seed=settings.seed,
     )
     return EnginePlan(checkpoint, dtype, memory, core_config)

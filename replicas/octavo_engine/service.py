@@ -61,7 +61,6 @@ class EngineServer:
         self.port = 0
         self.failed = asyncio.Event()
         self._config = config
-        self._max_num_queued_reqs = config.max_num_queued_reqs
         self._vocab_size = loaded.vocab_size
         self._engine = Engine(
             EngineCore(config),
@@ -112,11 +111,7 @@ class EngineServer:
 
     def reconfigure(self, settings: EngineSettings) -> None:
         """Applies the settings that change live; the others need a new engine."""
-        self._max_num_queued_reqs = settings.max_num_queued_reqs
-        self._engine.reconfigure(
-            long_prefill_token_threshold=settings.long_prefill_token_threshold,
-            max_num_queued_reqs=settings.max_num_queued_reqs,
-        )
+        self._engine.reconfigure(settings)
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached block that no running request holds."""
@@ -173,9 +168,7 @@ class EngineServer:
             limits=replica_pb2.Limits(
                 max_model_len=config.max_model_len,
                 max_num_seqs=config.max_num_seqs,
-                max_num_queued_reqs=self._max_num_queued_reqs,
                 kv_cache_tokens=config.num_blocks * config.block_size,
-                max_num_batched_tokens=config.max_num_batched_tokens,
             ),
         )
 

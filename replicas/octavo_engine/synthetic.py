@@ -121,20 +121,13 @@ def load_synthetic(
         raise ModelError(f"--model: got {uri!r}, allowed with --synthetic: synthetic://VOCAB_SIZE")
     vocab_size = int(match[1])
     max_model_len = settings.max_model_len or DEFAULT_MAX_MODEL_LEN
-    config = CoreConfig(
+    config = CoreConfig.from_settings(
+        settings,
         num_blocks=num_blocks,
-        block_size=settings.block_size,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
         max_model_len=max_model_len,
-        max_num_queued_reqs=settings.max_num_queued_reqs,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        scheduling_policy=settings.scheduling_policy,
         eos_token_ids=frozenset(),
         model_key=uri,
         kv_dtype="none",
-        seed=settings.seed,
         steps_in_flight=steps_in_flight,
     )
     runner = SyntheticRunner(vocab_size, step_time_s=step_time_s, token_time_s=token_time_s)

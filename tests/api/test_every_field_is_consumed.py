@@ -33,6 +33,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 OTHER: Mapping[str, Any] = {
     "model.uri": "hf://o/other",
     "rayCluster.external.dashboardURL": "http://other:8265",
+    "engine.maxNumSeqs": 77,
 }
 
 

@@ -95,3 +95,14 @@ def test_errors_name_field_value_and_what_is_allowed(values, says) -> None:
 
 def test_all_errors_come_at_once() -> None:
     assert complaint({"block_size": 0, "max_num_seqs": 0, "zzz": 1}).count("\n") == 2
+
+
+def test_the_default_of_sequences_is_no_more_than_the_tokens_of_a_step() -> None:
+    assert EngineSettings().num_seqs == 128
+    assert EngineSettings(max_num_batched_tokens=64).num_seqs == 64
+    assert EngineSettings(max_num_seqs=64, max_num_batched_tokens=64).num_seqs == 64
+
+
+@pytest.mark.parametrize("values", [{"max_num_seqs": 65, "max_num_batched_tokens": 64}, {"max_num_seqs": 4096}])
+def test_more_sequences_than_tokens_of_a_step_are_refused(values) -> None:
+    assert "maxNumSeqs must not exceed maxNumBatchedTokens" in complaint(values)

@@ -56,7 +56,7 @@ def test_the_version_is_that_of_the_package() -> None:
     ("arguments", "message"),
     [
         (("up", "-f", "/nowhere/x.yaml"), "/nowhere/x.yaml: no such file"),
-        (("up", "--set", "engine.max_num_seqs=0"), "maxNumSeqs: got 0"),
+        (("up", "--set", "engine.max_num_seqs=0"), "--set engine.max_num_seqs: got 0"),
         (("up", "/nowhere/model"), "/nowhere/model: no such file or folder"),
         (("up", "ftp://x/y"), "spec.model.uri"),
         (("up", "--api-key-file", "/nowhere/keys"), "/nowhere/keys"),

@@ -1,5 +1,6 @@
 """From flags and files to one checked document."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,13 +81,15 @@ def test_a_setting_that_cannot_be_read_says_what_is_allowed(text: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("engine.max_num_seq=4", "did you mean maxNumSeqs"),
-        ("engine.max_num_seqs=many", "maxNumSeqs: got 'many'"),
-        ("router.policy=best", "policy: got 'best'"),
+        ("engine.max_num_seq=4", "--set engine.max_num_seq: unknown field; did you mean max_num_seqs?"),
+        ("engine.max_num_seqs=many", "--set engine.max_num_seqs: got 'many'"),
+        ("engine.max_model_len=0", "--set engine.max_model_len: got 0, input should be greater than or equal to 16"),
+        ("engine.maxModelLen=0", "--set engine.maxModelLen: got 0"),
+        ("router.policy=best", "--set router.policy: got 'best'"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         read_deployment(Flags(settings=(setting,)))
 
 

@@ -36,7 +36,6 @@ def deployment(ports: tuple[int, int], **spec: Any) -> ServingDeployment:
         ({"engine": {"kvCacheMemoryBytes": 70000}}, r"kv_cache_memory_bytes: got 70000, allowed: at least"),
         ({"resources": {"limits": {"memory": "64Mi"}}}, r"the replica's limit is 0\.06 GiB"),
         ({"engine": {"maxModelLen": 100000}}, r"max_model_len: got 100000, allowed: at most the model's 8192"),
-        ({"engine": {"maxNumBatchedTokens": 16}}, r"max_num_batched_tokens: got 16, allowed: at least max_num_seqs"),
         ({"resources": {"limits": {"cpu": "64"}}}, r"limits\.cpu: got 64 for each"),
     ],
 )

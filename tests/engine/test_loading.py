@@ -137,8 +137,6 @@ def test_refusals_name_what_to_change(tmp_path):
         load_engine(folder, None, settings(max_model_len=500))
     with pytest.raises(NotEnoughMemory, match=r"the replica's limit is 0\.02 GiB"):
         load_engine(folder, None, settings(), memory_limit=2**24)
-    with pytest.raises(ConfigurationError, match="max_num_batched_tokens: got 16, allowed: at least max_num_seqs, 128"):
-        load_engine(folder, None, settings(max_num_batched_tokens=16))
 
 
 @pytest.mark.parametrize(("own", "share"), [(2**25, "0.03"), (2**40, "0.06")])

@@ -68,18 +68,14 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., replica: _Optional[str] = ..., epoch: _Optional[int] = ..., model_key: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., block_size: _Optional[int] = ..., stride: _Optional[int] = ..., capacity_blocks: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_model_len", "max_num_seqs", "max_num_queued_reqs", "kv_cache_tokens", "max_num_batched_tokens")
+    __slots__ = ("max_model_len", "max_num_seqs", "kv_cache_tokens")
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
-    MAX_NUM_QUEUED_REQS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     max_model_len: int
     max_num_seqs: int
-    max_num_queued_reqs: int
     kv_cache_tokens: int
-    max_num_batched_tokens: int
-    def __init__(self, max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ...) -> None: ...
 
 class Submit(_message.Message):
     __slots__ = ("id", "request_id", "token_ids", "hashes", "sampling", "priority", "cache_salt", "timeout_s")

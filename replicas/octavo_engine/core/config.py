@@ -1,9 +1,10 @@
-"""What the engine's core is told once, at its start."""
+"""Sizes and policies of the engine's core."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.settings import SchedulingPolicy
+from octavo_api.settings import Change, EngineSettings, SchedulingPolicy, change_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,17 @@ class CoreConfig:
     kv_dtype: str
     seed: int | None
     steps_in_flight: int = 1
+
+    @classmethod
+    def from_settings(cls, settings: EngineSettings, **facts: Any) -> Self:
+        """Takes each field from the setting of its name, or from ``facts``, which the model and the machine decide."""
+        named = {name: getattr(settings, name) for name in cls.__slots__ if hasattr(settings, name)}
+        return cls(**{**named, "max_num_seqs": settings.num_seqs, **facts})
+
+    def with_live(self, settings: EngineSettings) -> Self:
+        """Returns this configuration with the settings that change while requests run."""
+        live = [name for name in type(settings).model_fields if change_of(type(settings), name) is Change.LIVE]
+        return replace(self, **{name: getattr(settings, name) for name in live})
 
     def __post_init__(self) -> None:
         lowest = {

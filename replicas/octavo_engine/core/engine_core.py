@@ -1,11 +1,11 @@
 """The engine's core: requests in, plans out, outputs back. No thread, no clock: the caller says what time it is."""
 
 from collections import abc
-from dataclasses import replace
 from random import Random
 
 from octavo_api.blocks import BlockHash
 from octavo_api.errors import EngineFailure, InvalidRequest, QueueFull, RequestError
+from octavo_api.settings import EngineSettings
 from octavo_engine.core import integrity
 from octavo_engine.core.admission import build_request
 from octavo_engine.core.config import CoreConfig
@@ -179,14 +179,10 @@ class EngineCore:
 
     # The whole
 
-    def reconfigure(self, *, long_prefill_token_threshold: int, max_num_queued_reqs: int) -> None:
-        """Changes what may change while requests run. Raises ``ConfigurationError``."""
-        self.config = replace(
-            self.config,
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            max_num_queued_reqs=max_num_queued_reqs,
-        )
-        self._scheduler.set_chunk_size(long_prefill_token_threshold)
+    def reconfigure(self, settings: EngineSettings) -> None:
+        """Takes up the settings that change while requests run."""
+        self.config = self.config.with_live(settings)
+        self._scheduler.reconfigure(self.config)
 
     def load(self) -> CoreLoad:
         scheduler, pool, totals = self._scheduler, self._kv.pool, self._totals

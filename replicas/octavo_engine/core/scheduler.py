@@ -47,10 +47,11 @@ class Scheduler:
         self._preemption = preemption
         self._totals = totals
         self._prefilling: list[Sequence] = []
-        self.set_chunk_size(config.long_prefill_token_threshold)
+        self.reconfigure(config)
 
-    def set_chunk_size(self, long_prefill_token_threshold: int) -> None:
-        self._chunk_size = long_prefill_token_threshold or self._budget
+    def reconfigure(self, config: CoreConfig) -> None:
+        """Takes up what may change while requests run."""
+        self._chunk_size = config.long_prefill_token_threshold or self._budget
 
     @property
     def prefill_tokens(self) -> int:

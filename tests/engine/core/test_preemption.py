@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo_api.settings import SchedulingPolicy
+from octavo_api.settings import EngineSettings, SchedulingPolicy
 
 
 @pytest.mark.parametrize("policy", list(SchedulingPolicy))
@@ -128,7 +128,7 @@ def test_prompt_logprobs_are_not_told_twice_when_chunks_fall_otherwise(harness, 
     session = harness.Session(core).add(new)
     session.turn()
     session.force_preemption()
-    core.reconfigure(long_prefill_token_threshold=7, max_num_queued_reqs=1)
+    core.reconfigure(EngineSettings(long_prefill_token_threshold=7, max_num_queued_reqs=1))
     session.run().assert_idle()
     outputs = session.by_choice["r", 0]
     assert [len(o.prompt_logprobs) for o in outputs if o.prompt_logprobs] == [5, 2, 7, 2]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from octavo_api.settings import SchedulingPolicy
+from octavo_api.settings import EngineSettings, SchedulingPolicy
 from octavo_engine.core.plan import StepOutput
 from octavo_engine.core.queue import WaitingQueue
 
@@ -56,7 +56,7 @@ def test_a_new_chunk_size_counts_from_the_next_plan(harness, create_core):
     core = create_core(long_prefill_token_threshold=8)
     session = harness.Session(core).add(harness.new_request("r", harness.prompt(100), max_tokens=1))
     assert session.turn().num_tokens == 8
-    core.reconfigure(long_prefill_token_threshold=20, max_num_queued_reqs=3)
+    core.reconfigure(EngineSettings(long_prefill_token_threshold=20, max_num_queued_reqs=3))
     assert session.turn().num_tokens == 20
     session.run().assert_idle()
 

@@ -28,9 +28,7 @@ async def test_hello_announces_what_the_replica_is_and_takes(serve, attach):
     assert (hello.version, hello.replica, hello.epoch) == (PROTOCOL_VERSION, "replica-0", replica.server.epoch)
     assert (hello.model_key, hello.kv_dtype, hello.block_size) == ("synthetic://1000", "none", 4)
     assert (hello.stride, hello.capacity_blocks) == (1, 64)
-    assert hello.limits == replica_pb2.Limits(
-        max_model_len=512, max_num_seqs=8, max_num_queued_reqs=5, kv_cache_tokens=256, max_num_batched_tokens=128
-    )
+    assert hello.limits == replica_pb2.Limits(max_model_len=512, max_num_seqs=8, kv_cache_tokens=256)
 
 
 async def test_load_is_known_before_any_request(serve, attach):
@@ -317,8 +315,6 @@ async def test_settings_change_while_it_runs(serve, attach):
     replica.runner.free()
     await gateway.finished(running, waiting)
     assert waiting.finished == {0: LENGTH}
-    late = await attach(replica, name="late")
-    assert late.hello.limits.max_num_queued_reqs == 3
 
 
 async def test_many_gateways_many_requests_all_end_right(serve, attach, continuation):
