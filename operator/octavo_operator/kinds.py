@@ -1,12 +1,9 @@
 """Where the API server keeps the kinds that the operator reads and writes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from octavo_api.deployment import KIND
 from octavo_operator import names
-from octavo_operator.kube_errors import Rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +42,3 @@ ENDPOINT_SLICE = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice
 
 LISTED_CHILDREN = (SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY)
 """Found by label. RayClusters are too, apart, because their kind may be missing; Secrets are read by name only."""
-
-_WRITTEN = {(kind.api_version, kind.kind): kind for kind in (RAY_CLUSTER, SECRET, *LISTED_CHILDREN)}
-
-
-def kind_of(api_version: str, kind: str) -> Kind:
-    """Returns one of the kinds that the operator writes; raises ``Rejected`` for others."""
-    try:
-        return _WRITTEN[api_version, kind]
-    except KeyError:
-        raise Rejected(f"{kind} of {api_version} is not a kind that the operator writes") from None
-
-
-def kind_of_document(document: Mapping[str, Any]) -> Kind:
-    return kind_of(str(document.get("apiVersion")), str(document.get("kind")))

@@ -15,6 +15,7 @@ from octavo_operator.kinds import Kind
 from octavo_operator.kube_api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
 from octavo_operator.kube_errors import Conflict, Forbidden, KindMissing, NamespaceTerminating, NotFound, Rejected
 from octavo_operator.observed import Key, Resource
+from octavo_operator.written_kinds import kind_of, kind_of_document
 
 _PAGE = 500
 _METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
@@ -131,7 +132,7 @@ class Kube:
 
         Raises ``Conflict`` where another object has the name: nothing is forced upon one that was not seen to be ours.
         """
-        kind, metadata = kinds.kind_of_document(document), document["metadata"]
+        kind, metadata = kind_of_document(document), document["metadata"]
         if not uid:
             applied = kind in kinds.LISTED_CHILDREN
             # What is created is never pruned by a later apply, and of annotations the spec may take some away.
@@ -151,13 +152,13 @@ class Kube:
 
     async def create_secret(self, namespace: str, document: Mapping[str, Any], keys: Sequence[str]) -> None:
         """Creates a Secret with a random value for each key; raises ``Conflict`` where one of that name exists."""
-        kind = kinds.kind_of_document(document)
+        kind = kind_of_document(document)
         values = {key: secrets.token_urlsafe(_SECRET_BYTES) for key in keys}
         await self._create(kind, namespace, {**document, "stringData": values})
 
     async def delete(self, namespace: str, delete: Delete) -> None:
         """Deletes in the background; nothing where it is gone or another object has its name."""
-        path = kinds.kind_of(delete.api_version, delete.kind).path(namespace, delete.name)
+        path = kind_of(delete.api_version, delete.kind).path(namespace, delete.name)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         try:
             await self._api.call("DELETE", path, body={**options, "preconditions": {"uid": delete.uid}})

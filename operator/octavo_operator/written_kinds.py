@@ -1,0 +1,21 @@
+"""Kinds that the operator writes, by API version and kind."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.kinds import LISTED_CHILDREN, RAY_CLUSTER, SECRET, Kind
+from octavo_operator.kube_errors import Rejected
+
+_WRITTEN = {(kind.api_version, kind.kind): kind for kind in (RAY_CLUSTER, SECRET, *LISTED_CHILDREN)}
+
+
+def kind_of(api_version: str, kind: str) -> Kind:
+    """Returns one of the kinds that the operator writes; raises ``Rejected`` for others."""
+    try:
+        return _WRITTEN[api_version, kind]
+    except KeyError:
+        raise Rejected(f"{kind} of {api_version} is not a kind that the operator writes") from None
+
+
+def kind_of_document(document: Mapping[str, Any]) -> Kind:
+    return kind_of(str(document.get("apiVersion")), str(document.get("kind")))
