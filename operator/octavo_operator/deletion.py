@@ -8,6 +8,7 @@ from octavo_operator.actions import Action, Event, Plan, RemoveApplication, SetF
 from octavo_operator.event_reasons import EventReason
 from octavo_operator.observed import Observed, Reach, Resource, Serve
 from octavo_operator.placement import address_of
+from octavo_operator.resource import forced
 from octavo_operator.serving import owner_of
 
 DEADLINE_S = 300.0
@@ -51,11 +52,6 @@ def plan_deletion(resource: Resource, observed: Observed, now: float) -> Plan:
         return _plan(resource, (last, SetFinalizer(False)), delay=_REST_S)
     actions = () if leaving else (RemoveApplication(address, name),)
     return _plan(resource, actions, delay=min(_LOOK_AGAIN_S, deadline - now))
-
-
-def forced(resource: Resource) -> bool:
-    """Whether it is to be let go at once: after one try, whatever comes of it."""
-    return resource.annotations.get(names.FORCE_DELETE_ANNOTATION) == "true"
 
 
 def _release(resource: Resource, *events: Event) -> Plan:

@@ -6,7 +6,6 @@ Once what was asked for is there, a plan has no actions and its status is the on
 
 from collections.abc import Mapping
 
-from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
 from octavo_operator import conditions, external, invalid, memory, notices, ownership, status
 from octavo_operator.actions import Plan
@@ -17,6 +16,7 @@ from octavo_operator.judgement import Judge
 from octavo_operator.managed import Managed
 from octavo_operator.observed import Key, Observed, Reach, Resource
 from octavo_operator.placement import Mode, Place, place
+from octavo_operator.resource import read
 
 CHANGING_S = 2.0
 """Until the next look while something changes."""
@@ -57,12 +57,6 @@ def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults)
         events=(*outcome.events, *notices.of_conditions(remembered.conditions, made)),
         delay=_delay(judged.conditions, judged.since if judged.progress else now, now, bool(outcome.draining)),
     )
-
-
-def read(resource: Resource) -> ServingDeployment:
-    """Reads the part of the document that users write; raises ``ConfigurationError``."""
-    fields = ("apiVersion", "kind", "metadata", "spec")
-    return ServingDeployment.read({name: resource.document[name] for name in fields if name in resource.document})
 
 
 def _problem(key: Key, observed: Observed, where: Place) -> Verdict | None:

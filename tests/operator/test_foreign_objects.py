@@ -8,8 +8,9 @@ import pytest
 from octavo_operator.kube import resource_of
 from octavo_operator.observe import observe
 from octavo_operator.ownership import needed
-from octavo_operator.plan import plan, read
+from octavo_operator.plan import plan
 from octavo_operator.ray_tokens import RayTokens
+from octavo_operator.resource import read
 
 from .deployments import DEFAULTS, KEY, steady, stored
 from .fakes.contract_kube import deployment

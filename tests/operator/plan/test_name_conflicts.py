@@ -5,7 +5,7 @@ import pytest
 from octavo_operator import kinds
 from octavo_operator.actions import Apply
 from octavo_operator.ownership import is_ours, needed
-from octavo_operator.plan import read
+from octavo_operator.resource import read
 
 THEIRS = [
     ("Service", "qwen"),

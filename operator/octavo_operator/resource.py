@@ -1,0 +1,16 @@
+"""Facts that the document of a ServingDeployment states, for readers and planners alike."""
+
+from octavo_api.deployment import ServingDeployment
+from octavo_operator import names
+from octavo_operator.observed import Resource
+
+
+def read(resource: Resource) -> ServingDeployment:
+    """Reads the part of the document that users write; raises ``ConfigurationError``."""
+    fields = ("apiVersion", "kind", "metadata", "spec")
+    return ServingDeployment.read({name: resource.document[name] for name in fields if name in resource.document})
+
+
+def forced(resource: Resource) -> bool:
+    """Return True if the deletion must end after one try, even if that try fails."""
+    return resource.annotations.get(names.FORCE_DELETE_ANNOTATION) == "true"
