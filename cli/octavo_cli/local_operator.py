@@ -10,11 +10,11 @@ from typing import Any, Self
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import Bind, Placement
 from octavo_cli.machine import share
-from octavo_operator import memory
-from octavo_operator.actions import Action, Event, PutApplication, RemoveApplication
-from octavo_operator.conditions import Condition, Reason, Type
-from octavo_operator.defaults import Defaults, Local
-from octavo_operator.observed import Application, Key, Observed, Resource
+from octavo_operator.model import memory
+from octavo_operator.model.actions import Action, Event, PutApplication, RemoveApplication
+from octavo_operator.model.conditions import Condition, Reason, Type
+from octavo_operator.model.defaults import Defaults, Local
+from octavo_operator.model.observed import Application, Key, Observed, Resource
 from octavo_operator.plan import plan
 from octavo_operator.serve import ServeClient, ServeTransport
 from octavo_operator.serve_errors import Refused, ServeError

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from octavo_operator.observed import Application
+from octavo_operator.model.observed import Application
 
 _REPORT = re.compile(r" -- (?:engine|gateway) \w+:? (?P<text>.*)$")
 _TAIL_BYTES = 8192

@@ -9,8 +9,8 @@ import sys
 from dataclasses import replace
 
 from octavo_operator import logs, options
-from octavo_operator.defaults import Defaults
 from octavo_operator.main import serve
+from octavo_operator.model.defaults import Defaults
 from octavo_operator.options import Options
 from octavo_operator.plan import plan
 

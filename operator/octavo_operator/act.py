@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator.actions import (
+from octavo_operator.kube import Kube
+from octavo_operator.model.actions import (
     Action,
     Apply,
     CreateSecret,
@@ -18,8 +19,7 @@ from octavo_operator.actions import (
     RemoveApplication,
     SetFinalizer,
 )
-from octavo_operator.kube import Kube
-from octavo_operator.observed import Resource
+from octavo_operator.model.observed import Resource
 from octavo_operator.ray_tokens import RayTokens
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import ServeError

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from octavo_api.deployment import RolloutStrategy
-from octavo_operator.observed import Cluster
+from octavo_operator.model.observed import Cluster
 
 
 @dataclass(frozen=True, slots=True)

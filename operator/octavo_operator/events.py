@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from octavo_operator import kinds, names
-from octavo_operator.actions import Event
-from octavo_operator.observed import Resource
+from octavo_operator.model import kinds, names
+from octavo_operator.model.actions import Event
+from octavo_operator.model.observed import Resource
 
 WINDOW_S = 600.0
 _MESSAGE_LENGTH = 1024

@@ -1,13 +1,14 @@
 """External mode, and ``octavo up``: a Ray that somebody else runs. Only our own application is touched."""
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator import conditions, notices, serving
-from octavo_operator.actions import Action, Event, RemoveApplication, SetFinalizer
-from octavo_operator.conditions import Reason, Verdict
-from octavo_operator.memory import Memory
-from octavo_operator.observed import Observed, Reach, Resource
+from octavo_operator import notices, serving
+from octavo_operator.model import conditions
+from octavo_operator.model.actions import Action, Event, RemoveApplication, SetFinalizer
+from octavo_operator.model.conditions import Reason, Verdict
+from octavo_operator.model.memory import Memory
+from octavo_operator.model.observed import Observed, Reach, Resource
+from octavo_operator.model.placement import Mode, Place
 from octavo_operator.outcome import Front, Outcome
-from octavo_operator.placement import Mode, Place
 from octavo_operator.serving import Put, Serving, Standing
 
 

@@ -18,12 +18,12 @@ from octavo_operator.backoff import Backoff
 from octavo_operator.concurrent import together
 from octavo_operator.handlers import WATCHED, WatchTimes, registry, settings, watch_names
 from octavo_operator.health import HealthServer, Limits
-from octavo_operator.kinds import Kind
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import HttpApi, load_configuration
 from octavo_operator.kube_errors import KubeError
 from octavo_operator.metrics import Metrics
-from octavo_operator.observed import Key
+from octavo_operator.model.kinds import Kind
+from octavo_operator.model.observed import Key
 from octavo_operator.options import Options
 from octavo_operator.queue import WorkQueue
 from octavo_operator.reconcile import Planner, Reconciler

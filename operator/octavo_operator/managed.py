@@ -6,18 +6,19 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator import children, conditions, names, notices, raycluster, serving
-from octavo_operator.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster, PatchService
+from octavo_operator import children, notices, raycluster, serving
 from octavo_operator.clusters import Arrangement, arrange
-from octavo_operator.conditions import Reason, Verdict
-from octavo_operator.defaults import Defaults
 from octavo_operator.groups import bound
-from octavo_operator.memory import Memory, time_of
-from octavo_operator.observed import Cluster, Key, Observed, Reach, Resource
+from octavo_operator.model import conditions, names
+from octavo_operator.model.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster, PatchService
+from octavo_operator.model.conditions import Reason, Verdict
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.memory import Memory, time_of
+from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource
+from octavo_operator.model.placement import Place, counts, starting_with
+from octavo_operator.model.spec_hash import spec_hash
 from octavo_operator.outcome import Front, Outcome
-from octavo_operator.placement import Place, counts, starting_with
 from octavo_operator.serving import Put, Serving, Standing
-from octavo_operator.spec_hash import spec_hash
 from octavo_operator.stopping import stop
 
 KUBERAY_COMMAND = (

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from octavo_operator.observed import Key, Observed, Reach
+from octavo_operator.model.observed import Key, Observed, Reach
 
 _DRIFT_REASONS = ("DriftCorrected", "ServeConfigRestored")
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator.defaults import Defaults
+from octavo_operator.model.defaults import Defaults
 
 RAY_VERSION = "2.60.0"
 """The Ray that this version of Octavo is made for; patch versions may differ."""

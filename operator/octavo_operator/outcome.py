@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from octavo_operator.actions import Action, Event
-from octavo_operator.conditions import Verdict
+from octavo_operator.model.actions import Action, Event
+from octavo_operator.model.conditions import Verdict
 from octavo_operator.serving import Serving
 
 DEPLOY_RETRY_S = 300.0

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
-from octavo_operator import conditions, kinds, names
-from octavo_operator.conditions import Reason, Verdict
-from octavo_operator.kinds import Kind
-from octavo_operator.observed import Key, Resource
-from octavo_operator.spec_hash import spec_hash
+from octavo_operator.model import conditions, kinds, names
+from octavo_operator.model.conditions import Reason, Verdict
+from octavo_operator.model.kinds import Kind
+from octavo_operator.model.observed import Key, Resource
+from octavo_operator.model.spec_hash import spec_hash
 
 
 def needed(key: Key, deployment: ServingDeployment) -> tuple[tuple[Kind, str], ...]:

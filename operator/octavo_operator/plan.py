@@ -7,16 +7,17 @@ Once what was asked for is there, a plan has no actions and its status is the on
 from collections.abc import Mapping
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator import conditions, external, invalid, memory, notices, ownership, status
-from octavo_operator.actions import Plan
-from octavo_operator.conditions import Reason, Type, Verdict
-from octavo_operator.defaults import Defaults
+from octavo_operator import external, invalid, notices, ownership, status
 from octavo_operator.deletion import plan_deletion
 from octavo_operator.judgement import Judge
 from octavo_operator.managed import Managed
-from octavo_operator.observed import Key, Observed, Reach, Resource
-from octavo_operator.placement import Mode, Place, place
-from octavo_operator.resource import read
+from octavo_operator.model import conditions, memory
+from octavo_operator.model.actions import Plan
+from octavo_operator.model.conditions import Reason, Type, Verdict
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Key, Observed, Reach, Resource
+from octavo_operator.model.placement import Mode, Place, place
+from octavo_operator.model.resource import read
 
 CHANGING_S = 2.0
 """Until the next look while something changes."""

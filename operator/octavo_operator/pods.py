@@ -7,9 +7,9 @@ from typing import Any
 from octavo_api.deployment import ServingDeployment
 from octavo_api.sections import Resources
 from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
-from octavo_operator import names, placement
-from octavo_operator.observed import Key
-from octavo_operator.spec_hash import model_claim
+from octavo_operator.model import names, placement
+from octavo_operator.model.observed import Key
+from octavo_operator.model.spec_hash import model_claim
 
 GRACE_S = 3630
 """Of workers. A constant: the template cannot change while pods live, and Serve's own timeout bounds the drain."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from octavo_operator.backoff import Backoff
-from octavo_operator.observed import Key
+from octavo_operator.model.observed import Key
 
 _log = logging.getLogger(__name__)
 

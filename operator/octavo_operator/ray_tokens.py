@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator import names
 from octavo_operator.kube import Kube
-from octavo_operator.observed import Key, Resource
-from octavo_operator.placement import address_of
+from octavo_operator.model import names
+from octavo_operator.model.observed import Key, Resource
+from octavo_operator.model.placement import address_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator import names, pods
+from octavo_operator import pods
 from octavo_operator.children import labels, owner_reference
-from octavo_operator.defaults import Defaults
 from octavo_operator.matching import covers
-from octavo_operator.observed import Cluster, Resource
-from octavo_operator.placement import Counts, counts
-from octavo_operator.spec_hash import digest
+from octavo_operator.model import names
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Cluster, Resource
+from octavo_operator.model.placement import Counts, counts
+from octavo_operator.model.spec_hash import digest
 
 TEMPLATE_ANNOTATION = f"{names.GROUP}/template-hash"
 """On a RayCluster: the hash of everything but counts, as this version of the operator made it. Where another version

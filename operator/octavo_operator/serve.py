@@ -16,7 +16,7 @@ import aiohttp
 from octavo_operator import serve_state
 from octavo_operator.importable import Importable
 from octavo_operator.jobs import RestJobs
-from octavo_operator.observed import Application, Reach, Serve
+from octavo_operator.model.observed import Application, Reach, Serve
 from octavo_operator.serve_errors import Incompatible, ServeError, Unreachable
 from octavo_operator.serve_merge import with_application, without_application
 from octavo_operator.serve_rest import Dashboard, RestTransport, bounded

@@ -1,6 +1,6 @@
 """What can go wrong at a Ray dashboard. Messages are this operator's own words: no foreign body is echoed."""
 
-from octavo_operator.observed import Reach
+from octavo_operator.model.observed import Reach
 
 
 class ServeError(Exception):

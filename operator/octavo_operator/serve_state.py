@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octavo_operator.observed import Application, Deployment, Replica
+from octavo_operator.model.observed import Application, Deployment, Replica
 
 _OWN_ERROR = re.compile(r"^(?:\w+\.)*octavo_\w+(?:\.\w+)*\.\w+: (?P<message>.*)", re.MULTILINE | re.DOTALL)
 _LAST_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit)\w*(?:: .*)?$", re.MULTILINE)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from octavo_operator.actions import Action, Delete, RemoveApplication
-from octavo_operator.observed import Cluster
-from octavo_operator.placement import Place
+from octavo_operator.model.actions import Action, Delete, RemoveApplication
+from octavo_operator.model.observed import Cluster
+from octavo_operator.model.placement import Place
 from octavo_operator.serving import Serving, Standing
 
 SETTLE_S = 10.0

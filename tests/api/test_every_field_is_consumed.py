@@ -15,9 +15,10 @@ from octavo_api import crd
 from octavo_api.deployment import ServingDeployment, Spec
 from octavo_api.errors import ConfigurationError
 from octavo_api.fields import Field, Kind, walk
-from octavo_operator import managed, observe, placement
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Application, Cluster, Key, Observed, Reach, Resource, Serve
+from octavo_operator import managed, observe
+from octavo_operator.model import placement
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Application, Cluster, Key, Observed, Reach, Resource, Serve
 from octavo_operator.plan import plan
 
 KEY = Key("team", "chat")

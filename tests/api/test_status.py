@@ -9,9 +9,19 @@ import pytest
 from octavo_api import crd, reference
 from octavo_api.deployment import ServingDeployment
 from octavo_api.status import LIMIT, Status
-from octavo_operator import placement, spec_hash
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Application, Cluster, Deployment, Key, Observed, Reach, Replica, Resource, Serve
+from octavo_operator.model import placement, spec_hash
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import (
+    Application,
+    Cluster,
+    Deployment,
+    Key,
+    Observed,
+    Reach,
+    Replica,
+    Resource,
+    Serve,
+)
 from octavo_operator.plan import plan
 
 KEY = Key("team", "chat")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_operator import conditions
 from octavo_operator.metrics import Metrics
+from octavo_operator.model import conditions
 
 Document = dict[str, Any]
 
@@ -134,8 +134,9 @@ def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(
     render: Callable[..., list[Document]], find: Callable[..., Document]
 ) -> None:
     from octavo_api.deployment import ServingDeployment
-    from octavo_operator import children, names, pods
-    from octavo_operator.observed import Key
+    from octavo_operator import children, pods
+    from octavo_operator.model import names
+    from octavo_operator.model.observed import Key
 
     key = Key("n", "a")
     deployment = ServingDeployment.read(

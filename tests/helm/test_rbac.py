@@ -4,13 +4,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from octavo_operator import handlers, kinds, names
-from octavo_operator.actions import Delete, PatchCluster, PatchService
-from octavo_operator.kinds import Kind
+from octavo_operator import handlers
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import APPLY_PATCH, JSON
 from octavo_operator.kube_errors import NotFound
-from octavo_operator.observed import Key
+from octavo_operator.model import kinds, names
+from octavo_operator.model.actions import Delete, PatchCluster, PatchService
+from octavo_operator.model.kinds import Kind
+from octavo_operator.model.observed import Key
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]

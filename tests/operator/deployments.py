@@ -2,9 +2,9 @@
 
 import base64
 
-from octavo_operator.actions import Plan
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Key
+from octavo_operator.model.actions import Plan
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Key
 
 from .fakes.contract_kube import deployment
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from octavo_operator.metrics import Metrics
-from octavo_operator.observed import Key
+from octavo_operator.model.observed import Key
 
 KEY = Key("models", "qwen")
 

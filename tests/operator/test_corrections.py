@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from octavo_operator import names
-from octavo_operator.observed import Key
+from octavo_operator.model import names
+from octavo_operator.model.observed import Key
 
 from .sweep.apiserver import Document, ObjectKey
 from .sweep.checks import conditions

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from octavo_operator.observed import Key
+from octavo_operator.model.observed import Key
 
 from .sweep.checks import KeepsServing
 from .sweep.run import Run, arrived, run_script, settle, shrink, simulate

@@ -11,7 +11,7 @@ from octavo_api import __version__
 from octavo_operator import importable
 from octavo_operator.importable import PREFIX, Importable
 from octavo_operator.jobs import RestJobs
-from octavo_operator.observed import Reach
+from octavo_operator.model.observed import Reach
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_rest import Dashboard
 

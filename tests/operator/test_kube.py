@@ -6,7 +6,6 @@ import time
 import pytest
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator import kinds
 from octavo_operator.kube import Kube, merge_patch
 from octavo_operator.kube_api import HttpApi, load_configuration
 from octavo_operator.kube_errors import (
@@ -21,7 +20,8 @@ from octavo_operator.kube_errors import (
     Unavailable,
     error_of,
 )
-from octavo_operator.observed import Key
+from octavo_operator.model import kinds
+from octavo_operator.model.observed import Key
 
 from .fakes.api_http import Trouble
 from .fakes.contract_kube import KubeContract, Target, deployment

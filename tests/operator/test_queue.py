@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from octavo_operator.backoff import Backoff
-from octavo_operator.observed import Key
+from octavo_operator.model.observed import Key
 from octavo_operator.queue import WorkQueue
 
 A, B = Key("default", "a"), Key("default", "b")

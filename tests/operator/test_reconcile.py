@@ -9,7 +9,7 @@ import time
 import pytest
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator.actions import (
+from octavo_operator.model.actions import (
     Apply,
     CreateSecret,
     Event,
@@ -18,8 +18,8 @@ from octavo_operator.actions import (
     RemoveApplication,
     SetFinalizer,
 )
+from octavo_operator.model.observed import Key, Reach
 from octavo_operator.observe import observe
-from octavo_operator.observed import Key, Reach
 from octavo_operator.ray_tokens import RayTokens
 
 from .deployments import DEFAULTS, KEY, external, secret, steady, stored

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from octavo_operator import kube_errors, reference, serve_errors
-from octavo_operator.conditions import Reason, Type
-from octavo_operator.event_reasons import EventReason
+from octavo_operator.model.conditions import Reason, Type
+from octavo_operator.model.event_reasons import EventReason
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "operator" / "octavo_operator"
@@ -66,7 +66,7 @@ def test_a_member_that_nothing_is_said_of_is_refused() -> None:
 
 def test_every_event_of_the_operator_is_one_of_the_table_and_of_the_type_that_it_says() -> None:
     found: dict[str, set[str]] = {}
-    for path in SOURCES.glob("*.py"):
+    for path in SOURCES.rglob("*.py"):
         for kind, reason in re.findall(r"\bEvent\(\s*([^,()]+),\s*([\w.()]+),", path.read_text(), re.DOTALL):
             found.setdefault(reason, set()).add(kind.strip('"').upper())
     assert found.pop("str(reason)") == {"WARNING"}, "conditions that are told"

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from octavo_operator.observed import Application, Deployment, Reach
+from octavo_operator.model.observed import Application, Deployment, Reach
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import (
     AuthFailed,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from octavo_e2e import ray_host
 
-from octavo_operator.observed import Reach
-from octavo_operator.placement import Mode, Place, begun_again
+from octavo_operator.model.observed import Reach
+from octavo_operator.model.placement import Mode, Place, begun_again
 from octavo_operator.serve_state import read_application
 from octavo_operator.serving import config_hash
 

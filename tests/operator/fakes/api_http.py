@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 from aiohttp import web
 
-from octavo_operator.kinds import (
+from octavo_operator.model.kinds import (
     CLAIM,
     DISRUPTION_BUDGET,
     ENDPOINT_SLICE,

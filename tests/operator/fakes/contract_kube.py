@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from octavo_api.deployment import API_VERSION, FINALIZER, KIND
-from octavo_operator import kinds, names
-from octavo_operator.actions import Delete, Event, PatchCluster, PatchService
 from octavo_operator.children import port_corrections
 from octavo_operator.events import EventLog
-from octavo_operator.kinds import Kind
 from octavo_operator.kube import Kube
 from octavo_operator.kube_api import Api
 from octavo_operator.kube_errors import Conflict, KindMissing, NamespaceTerminating, NotFound, Rejected
-from octavo_operator.observed import Key, Resource
+from octavo_operator.model import kinds, names
+from octavo_operator.model.actions import Delete, Event, PatchCluster, PatchService
+from octavo_operator.model.kinds import Kind
+from octavo_operator.model.observed import Key, Resource
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.observed import Reach, Serve
+from octavo_operator.model.observed import Reach, Serve
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import NameConflict, Refused
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from octavo_api.status import Status
-from octavo_operator import names
-from octavo_operator.actions import (
+from octavo_operator.model import names
+from octavo_operator.model.actions import (
     Action,
     Apply,
     CreateSecret,
@@ -22,8 +22,8 @@ from octavo_operator.actions import (
     RemoveApplication,
     SetFinalizer,
 )
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import (
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import (
     Application,
     Cluster,
     Deployment,

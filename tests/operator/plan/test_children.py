@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from octavo_operator.actions import Apply, Delete
 from octavo_operator.matching import covers
+from octavo_operator.model.actions import Apply, Delete
 
 
 def test_the_service_selects_gateways_of_the_active_cluster(serving):
@@ -66,7 +66,7 @@ def test_a_budget_that_is_no_longer_wanted_is_deleted(serving):
 
 
 def test_while_ray_is_silent_an_autoscaled_budget_keeps_its_number(serving):
-    from octavo_operator.observed import Reach
+    from octavo_operator.model.observed import Reach
 
     w = serving({"autoscaling": {"minReplicas": 1, "maxReplicas": 9}})
     w.run_apps(engines=5)

@@ -5,9 +5,9 @@ import copy
 import pytest
 
 from octavo_api.serve_config import Bind, Placement
-from octavo_operator.actions import PutApplication, RemoveApplication, SetFinalizer
-from octavo_operator.defaults import Defaults, Local
-from octavo_operator.observed import Reach, Serve
+from octavo_operator.model.actions import PutApplication, RemoveApplication, SetFinalizer
+from octavo_operator.model.defaults import Defaults, Local
+from octavo_operator.model.observed import Reach, Serve
 
 ADDRESS = "http://ray.example:8265"
 

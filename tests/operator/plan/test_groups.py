@@ -1,6 +1,6 @@
 """Bounds of the worker groups: Serve scales down first, the minimum follows, and no pod is ever taken by number."""
 
-from octavo_operator.actions import PatchCluster
+from octavo_operator.model.actions import PatchCluster
 
 
 def bounds(w, name="engine"):
@@ -79,7 +79,7 @@ def test_a_count_that_the_autoscaler_wrote_is_not_touched(serving):
 
 
 def test_while_ray_is_silent_no_bound_falls(serving):
-    from octavo_operator.observed import Reach
+    from octavo_operator.model.observed import Reach
 
     w = serving({"replicas": 3})
     w.edit(replicas=1)

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from octavo_operator.actions import Apply, CreateSecret, Delete, PutApplication, RemoveApplication
-from octavo_operator.observed import Reach
+from octavo_operator.model.actions import Apply, CreateSecret, Delete, PutApplication, RemoveApplication
+from octavo_operator.model.observed import Reach
 from octavo_operator.serving import config_hash
 
 

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 
-from octavo_operator.actions import Apply, PatchCluster
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Reach
+from octavo_operator.model.actions import Apply, PatchCluster
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Reach
 
 
 def kinds(actions):

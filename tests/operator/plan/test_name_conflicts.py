@@ -2,10 +2,10 @@
 
 import pytest
 
-from octavo_operator import kinds
-from octavo_operator.actions import Apply
+from octavo_operator.model import kinds
+from octavo_operator.model.actions import Apply
+from octavo_operator.model.resource import read
 from octavo_operator.ownership import is_ours, needed
-from octavo_operator.resource import read
 
 THEIRS = [
     ("Service", "qwen"),

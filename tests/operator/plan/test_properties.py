@@ -7,8 +7,8 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo_operator.actions import Delete, PatchCluster, PutApplication, RemoveApplication
-from octavo_operator.observed import Reach
+from octavo_operator.model.actions import Delete, PatchCluster, PutApplication, RemoveApplication
+from octavo_operator.model.observed import Reach
 
 EXAMPLES = int(os.environ.get("OCTAVO_EXAMPLES", "25"))
 

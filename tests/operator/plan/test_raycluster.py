@@ -8,9 +8,9 @@ import yaml
 from octavo_api.deployment import ServingDeployment, Spec
 from octavo_api.fields import walk
 from octavo_api.settings import Change
-from octavo_operator import names
-from octavo_operator.defaults import Defaults
-from octavo_operator.spec_hash import spec_hash
+from octavo_operator.model import names
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.spec_hash import spec_hash
 
 FULL = {
     "model": {
@@ -92,7 +92,7 @@ def test_name_labels_and_owner(small):
 
 
 def test_the_longest_name_fits_kuberay_limit():
-    from octavo_operator.observed import Key
+    from octavo_operator.model.observed import Key
 
     assert len(names.cluster(Key("n", "x" * 40), "0" * 16)) <= 53
 

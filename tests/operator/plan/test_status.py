@@ -6,9 +6,9 @@ import json
 import jsonschema
 
 from octavo_api import crd
-from octavo_operator import conditions, memory
-from octavo_operator.conditions import Reason, Type, no, yes
-from octavo_operator.observed import Reach
+from octavo_operator.model import conditions, memory
+from octavo_operator.model.conditions import Reason, Type, no, yes
+from octavo_operator.model.observed import Reach
 
 
 def validate(status):

@@ -5,12 +5,12 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.status import Status
-from octavo_operator import names
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Key
+from octavo_operator.model import names
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Key
+from octavo_operator.model.placement import Place, place
+from octavo_operator.model.spec_hash import spec_hash
 from octavo_operator.ownership import needed
-from octavo_operator.placement import Place, place
-from octavo_operator.spec_hash import spec_hash
 
 from .apiserver import Document, ObjectKey
 from .kuberay import RunningCluster

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from octavo_operator.backoff import Backoff
-from octavo_operator.defaults import Defaults
 from octavo_operator.handlers import WATCHED_CHILDREN
 from octavo_operator.kube import Kube
 from octavo_operator.kube_errors import KubeError
-from octavo_operator.observed import Key
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Key
 from octavo_operator.plan import plan
 from octavo_operator.queue import WorkQueue
 from octavo_operator.reconcile import Reconciler

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator.defaults import Defaults
+from octavo_operator.model.defaults import Defaults
 
 from .apiserver import Document
 from .checks import Monitor, check, conditions

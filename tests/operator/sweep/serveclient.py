@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo_operator.importable import Importable
 from octavo_operator.jobs import Job
-from octavo_operator.observed import Application
+from octavo_operator.model.observed import Application
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import AuthFailed, Refused, Unreachable
 

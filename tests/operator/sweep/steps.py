@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from octavo_operator.names import DEPLOYMENT_LABEL, HASH_LABEL
+from octavo_operator.model.names import DEPLOYMENT_LABEL, HASH_LABEL
 
 from .apiserver import Document, ObjectKey
 from .faults import Fault, Faults

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from octavo_api.serve_config import Placement
-from octavo_operator.observed import Key
+from octavo_operator.model.observed import Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Names and labels of everything that the operator makes. Derived ones fit Kubernetes' 63 and KubeRay's 53 characters,
 because a ServingDeployment's own name has 40 at most."""
 
-from octavo_operator.observed import Key
+from octavo_operator.model.observed import Key
 
 GROUP, VERSION, PLURAL = "serving.octavo.dev", "v1alpha1", "servingdeployments"
 FIELD_MANAGER = "octavo-operator"

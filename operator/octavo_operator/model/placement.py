@@ -9,9 +9,9 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, HEALTH_CHECK_TIMEOUT_S, Bind, Placement, application
-from octavo_operator import names
-from octavo_operator.defaults import Defaults
-from octavo_operator.observed import Application, Key
+from octavo_operator.model import names
+from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.observed import Application, Key
 
 ENGINE_CPUS, GATEWAY_CPUS, HEAD_CPUS = 2.0, 1.0, 1.0
 GIBIBYTE = 2**30

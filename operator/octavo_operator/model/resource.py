@@ -1,8 +1,8 @@
 """Facts that the document of a ServingDeployment states, for readers and planners alike."""
 
 from octavo_api.deployment import ServingDeployment
-from octavo_operator import names
-from octavo_operator.observed import Resource
+from octavo_operator.model import names
+from octavo_operator.model.observed import Resource
 
 
 def read(resource: Resource) -> ServingDeployment:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from octavo_api.deployment import KIND
-from octavo_operator import names
+from octavo_operator.model import names
 
 
 @dataclass(frozen=True, slots=True)

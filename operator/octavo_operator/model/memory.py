@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from octavo_operator.conditions import Condition, State
+from octavo_operator.model.conditions import Condition, State
 
 
 @dataclass(frozen=True, slots=True)
