@@ -7,7 +7,7 @@ import pytest
 from octavo_e2e.kubectl import Kubectl
 from tests.operator.fakes.contract_kube import KubeContract, Target
 
-from octavo_operator.kube_api import HttpApi, load_configuration
+from octavo_operator.kube.api import HttpApi, load_configuration
 
 
 class TestKubeApiserver(KubeContract):

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator.kube import Kube
+from octavo_operator.kube.client import Kube
+from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.model.actions import (
     Action,
     Apply,
@@ -20,7 +21,6 @@ from octavo_operator.model.actions import (
     SetFinalizer,
 )
 from octavo_operator.model.observed import Resource
-from octavo_operator.ray_tokens import RayTokens
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import ServeError
 

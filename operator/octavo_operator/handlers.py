@@ -9,7 +9,7 @@ import aiohttp
 import kopf
 from kubernetes.aio.client.rest import RESTClientObject
 
-from octavo_operator.kube_api import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, load_configuration
+from octavo_operator.kube.api import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, load_configuration
 from octavo_operator.model import kinds, names
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key

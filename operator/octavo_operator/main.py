@@ -15,12 +15,12 @@ import aiohttp
 from octavo_api.errors import ConfigurationError
 from octavo_operator import logs, options
 from octavo_operator.backoff import Backoff
-from octavo_operator.concurrent import together
 from octavo_operator.handlers import WATCHED, WatchTimes, registry, settings, watch_names
 from octavo_operator.health import HealthServer, Limits
-from octavo_operator.kube import Kube
-from octavo_operator.kube_api import HttpApi, load_configuration
-from octavo_operator.kube_errors import KubeError
+from octavo_operator.kube.api import HttpApi, load_configuration
+from octavo_operator.kube.client import Kube
+from octavo_operator.kube.concurrent import together
+from octavo_operator.kube.errors import KubeError
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key

@@ -7,14 +7,14 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
-from octavo_operator.concurrent import together
-from octavo_operator.kube import Children, Kube, unix_time
+from octavo_operator.kube.client import Children, Kube, unix_time
+from octavo_operator.kube.concurrent import together
+from octavo_operator.kube.ray_tokens import ExternalRay, RayTokens, external_ray
 from octavo_operator.model import kinds, names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource, Serve
 from octavo_operator.model.resource import forced, read
 from octavo_operator.ownership import is_ours, needed
-from octavo_operator.ray_tokens import ExternalRay, RayTokens, external_ray
 from octavo_operator.serve import ServeClient
 
 FORCED_S = 10.0

@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 from octavo_operator.act import Actor
 from octavo_operator.backoff import Backoff
-from octavo_operator.events import EventLog
-from octavo_operator.kube import Kube
-from octavo_operator.kube_errors import Conflict, KubeError, NamespaceTerminating
+from octavo_operator.kube.client import Kube
+from octavo_operator.kube.errors import Conflict, KubeError, NamespaceTerminating
+from octavo_operator.kube.events import EventLog
+from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.actions import Event, Plan
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.memory import rfc3339
 from octavo_operator.model.observed import Key, Observed, Resource
 from octavo_operator.observe import observe
-from octavo_operator.ray_tokens import RayTokens
 from octavo_operator.serve import ServeClient
 from octavo_operator.serve_errors import ServeError
 from octavo_operator.status import MESSAGE_LIMIT

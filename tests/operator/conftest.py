@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 from octavo_operator import importable
-from octavo_operator.kube import Kube
-from octavo_operator.kube_api import HttpApi, load_configuration
+from octavo_operator.kube.api import HttpApi, load_configuration
+from octavo_operator.kube.client import Kube
 from octavo_operator.plan import plan
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.serve import ServeClient

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from octavo_operator.kube import resource_of
+from octavo_operator.kube.client import resource_of
+from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.model.resource import read
 from octavo_operator.observe import observe
 from octavo_operator.ownership import needed
 from octavo_operator.plan import plan
-from octavo_operator.ray_tokens import RayTokens
 
 from .deployments import DEFAULTS, KEY, steady, stored
 from .fakes.contract_kube import deployment

@@ -11,8 +11,8 @@ from yarl import URL
 
 from octavo_api.errors import ConfigurationError
 from octavo_operator import logs, options
-from octavo_operator.events import WINDOW_S, EventLog
 from octavo_operator.health import HealthServer, Limits, troubles
+from octavo_operator.kube.events import WINDOW_S, EventLog
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.actions import Event
 from octavo_operator.model.observed import Key, Observed, Reach, Resource, Serve

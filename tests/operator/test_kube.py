@@ -6,9 +6,9 @@ import time
 import pytest
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator.kube import Kube, merge_patch
-from octavo_operator.kube_api import HttpApi, load_configuration
-from octavo_operator.kube_errors import (
+from octavo_operator.kube.api import HttpApi, load_configuration
+from octavo_operator.kube.client import Kube, merge_patch
+from octavo_operator.kube.errors import (
     Conflict,
     Forbidden,
     KindMissing,

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from octavo_api.deployment import FINALIZER
+from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.model.actions import (
     Apply,
     CreateSecret,
@@ -20,7 +21,6 @@ from octavo_operator.model.actions import (
 )
 from octavo_operator.model.observed import Key, Reach
 from octavo_operator.observe import observe
-from octavo_operator.ray_tokens import RayTokens
 
 from .deployments import DEFAULTS, KEY, external, secret, steady, stored
 from .fakes.api_http import Trouble

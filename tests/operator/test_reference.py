@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo_operator import kube_errors, reference, serve_errors
+from octavo_operator import reference, serve_errors
+from octavo_operator.kube import errors as kube_errors
 from octavo_operator.model.conditions import Reason, Type
 from octavo_operator.model.event_reasons import EventReason
 

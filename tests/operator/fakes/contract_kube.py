@@ -14,10 +14,10 @@ import pytest
 
 from octavo_api.deployment import API_VERSION, FINALIZER, KIND
 from octavo_operator.children import port_corrections
-from octavo_operator.events import EventLog
-from octavo_operator.kube import Kube
-from octavo_operator.kube_api import Api
-from octavo_operator.kube_errors import Conflict, KindMissing, NamespaceTerminating, NotFound, Rejected
+from octavo_operator.kube.api import Api
+from octavo_operator.kube.client import Kube
+from octavo_operator.kube.errors import Conflict, KindMissing, NamespaceTerminating, NotFound, Rejected
+from octavo_operator.kube.events import EventLog
 from octavo_operator.model import kinds, names
 from octavo_operator.model.actions import Delete, Event, PatchCluster, PatchService
 from octavo_operator.model.kinds import Kind

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_operator.kube_errors import KindMissing, Unavailable, error_of
+from octavo_operator.kube.errors import KindMissing, Unavailable, error_of
 
 from .apiserver import ApiError, Document, ObjectKey, causes
 from .faults import Fault, Faults
@@ -55,7 +55,7 @@ class Life:
 
 
 class ApiClient:
-    """Implements ``octavo_operator.kube_api.Api``."""
+    """Implements ``octavo_operator.kube.api.Api``."""
 
     def __init__(
         self, world: World, life: Life, faults: Faults, rng: random.Random, writes: list[tuple[float, str, str]]

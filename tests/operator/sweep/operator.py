@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from octavo_operator.backoff import Backoff
 from octavo_operator.handlers import WATCHED_CHILDREN
-from octavo_operator.kube import Kube
-from octavo_operator.kube_errors import KubeError
+from octavo_operator.kube.client import Kube
+from octavo_operator.kube.errors import KubeError
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Key
 from octavo_operator.plan import plan

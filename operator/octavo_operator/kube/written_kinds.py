@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_operator.kube_errors import Rejected
+from octavo_operator.kube.errors import Rejected
 from octavo_operator.model.kinds import LISTED_CHILDREN, RAY_CLUSTER, SECRET, Kind
 
 _WRITTEN = {(kind.api_version, kind.kind): kind for kind in (RAY_CLUSTER, SECRET, *LISTED_CHILDREN)}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator.kube import Kube
+from octavo_operator.kube.client import Kube
 from octavo_operator.model import names
 from octavo_operator.model.observed import Key, Resource
 from octavo_operator.model.placement import address_of

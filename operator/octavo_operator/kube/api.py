@@ -16,7 +16,7 @@ from kubernetes.aio.config import load_incluster_config, load_kube_config
 from kubernetes.aio.config.config_exception import ConfigException
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator.kube_errors import Unavailable, error_of
+from octavo_operator.kube.errors import Unavailable, error_of
 
 REQUEST_TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0
 

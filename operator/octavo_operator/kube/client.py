@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from octavo_operator.concurrent import together
-from octavo_operator.kube_api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
-from octavo_operator.kube_errors import Conflict, Forbidden, KindMissing, NamespaceTerminating, NotFound, Rejected
+from octavo_operator.kube.api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
+from octavo_operator.kube.concurrent import together
+from octavo_operator.kube.errors import Conflict, Forbidden, KindMissing, NamespaceTerminating, NotFound, Rejected
+from octavo_operator.kube.written_kinds import kind_of, kind_of_document
 from octavo_operator.model import kinds, names
 from octavo_operator.model.actions import Delete, PatchCluster, PatchService
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key, Resource
-from octavo_operator.written_kinds import kind_of, kind_of_document
 
 _PAGE = 500
 _METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"

@@ -1,0 +1,1 @@
+"""Access to Kubernetes: the API client, its errors, Events and token Secrets."""
