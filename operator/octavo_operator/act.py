@@ -21,8 +21,8 @@ from octavo_operator.model.actions import (
     SetFinalizer,
 )
 from octavo_operator.model.observed import Resource
-from octavo_operator.serve import ServeClient
-from octavo_operator.serve_errors import ServeError
+from octavo_operator.serve.client import ServeClient
+from octavo_operator.serve.errors import ServeError
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from octavo_operator.model.observed import Key
 from octavo_operator.options import Options
 from octavo_operator.queue import WorkQueue
 from octavo_operator.reconcile import Planner, Reconciler
-from octavo_operator.serve import ServeClient
+from octavo_operator.serve.client import ServeClient
 from octavo_operator.watch_thread import run_kopf
 from octavo_operator.watches import Watches
 

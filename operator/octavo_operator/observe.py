@@ -15,7 +15,7 @@ from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource, Serve
 from octavo_operator.model.resource import forced, read
 from octavo_operator.ownership import is_ours, needed
-from octavo_operator.serve import ServeClient
+from octavo_operator.serve.client import ServeClient
 
 FORCED_S = 10.0
 """Longest wait for a Ray, where a deletion is not to wait."""

@@ -7,7 +7,7 @@ import pytest
 
 from octavo_api.deployment import ServingDeployment
 from octavo_cli.local_operator import LocalOperator, placement
-from octavo_operator.serve_errors import Refused, ServeError, Unreachable
+from octavo_operator.serve.errors import Refused, ServeError, Unreachable
 
 DEPLOYMENT = ServingDeployment.read({"metadata": {"name": "a"}, "spec": {"model": {"uri": "embedded://smollm2"}}})
 FOREIGN = {"name": "theirs", "route_prefix": "/theirs", "import_path": "x:y"}

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from octavo_operator import importable
 from octavo_operator.kube.api import HttpApi, load_configuration
 from octavo_operator.kube.client import Kube
 from octavo_operator.plan import plan
 from octavo_operator.reconcile import Reconciler
-from octavo_operator.serve import ServeClient
+from octavo_operator.serve import importable
+from octavo_operator.serve.client import ServeClient
 
 from .deployments import DEFAULTS
 from .fakes.api_http import FakeApiServer

@@ -16,7 +16,7 @@ from octavo_operator.main import Operator
 from octavo_operator.model import kinds, names
 from octavo_operator.model.observed import Key
 from octavo_operator.options import Options
-from octavo_operator.serve import ServeClient
+from octavo_operator.serve.client import ServeClient
 
 from .fakes.api_http import FakeApiServer, Trouble
 from .fakes.contract_kube import deployment

@@ -8,12 +8,12 @@ import shlex
 import pytest
 
 from octavo_api import __version__
-from octavo_operator import importable
-from octavo_operator.importable import PREFIX, Importable
-from octavo_operator.jobs import RestJobs
 from octavo_operator.model.observed import Reach
-from octavo_operator.serve import ServeClient
-from octavo_operator.serve_rest import Dashboard
+from octavo_operator.serve import importable
+from octavo_operator.serve.client import ServeClient
+from octavo_operator.serve.importable import PREFIX, Importable
+from octavo_operator.serve.jobs import RestJobs
+from octavo_operator.serve.rest import Dashboard
 
 from .fakes.contract_jobs import JobsContract
 from .fakes.serve_http import RAY_VERSION, Answer, FakeServe
@@ -199,7 +199,7 @@ async def test_an_answer_that_is_no_jobs_is_no_hindrance(ray_serve, read, monkey
 
 
 async def test_an_endless_answer_about_a_job_is_not_read_to_its_end(ray_serve, read, monkeypatch):
-    monkeypatch.setattr("octavo_operator.jobs.MOST_BYTES", 1000)
+    monkeypatch.setattr("octavo_operator.serve.jobs.MOST_BYTES", 1000)
     ray_serve.answers.append(Answer(200, "x" * 2000, times=9, path=JOBS))
     assert (await read()).reach is Reach.OK
 

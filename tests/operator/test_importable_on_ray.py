@@ -7,9 +7,9 @@ import pytest
 from octavo_e2e import ray_host
 
 from octavo_api import __version__
-from octavo_operator.importable import PREFIX, Importable
-from octavo_operator.jobs import RestJobs
-from octavo_operator.serve_rest import Dashboard
+from octavo_operator.serve.importable import PREFIX, Importable
+from octavo_operator.serve.jobs import RestJobs
+from octavo_operator.serve.rest import Dashboard
 
 from .fakes.contract_jobs import JobsContract
 from .fakes.serve_http import RAY_VERSION

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo_operator import reference, serve_errors
+from octavo_operator import reference
 from octavo_operator.kube import errors as kube_errors
 from octavo_operator.model.conditions import Reason, Type
 from octavo_operator.model.event_reasons import EventReason
+from octavo_operator.serve import errors as serve_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "operator" / "octavo_operator"

@@ -9,8 +9,8 @@ import logging
 import pytest
 
 from octavo_operator.model.observed import Application, Deployment, Reach
-from octavo_operator.serve import ServeClient
-from octavo_operator.serve_errors import (
+from octavo_operator.serve.client import ServeClient
+from octavo_operator.serve.errors import (
     AuthFailed,
     Incompatible,
     NameConflict,
@@ -19,9 +19,9 @@ from octavo_operator.serve_errors import (
     ServeError,
     Unreachable,
 )
-from octavo_operator.serve_merge import with_application, without_application
-from octavo_operator.serve_rest import MOST_BYTES
-from octavo_operator.serve_state import (
+from octavo_operator.serve.merge import with_application, without_application
+from octavo_operator.serve.rest import MOST_BYTES
+from octavo_operator.serve.state import (
     cause,
     error_of,
     in_words,
@@ -105,7 +105,7 @@ async def test_what_hinders_is_said_in_words_of_our_own(ray_serve, serve_client,
 
 
 async def test_a_dashboard_that_is_gone_or_hangs_is_unreachable(ray_serve, serve_client, monkeypatch):
-    monkeypatch.setattr("octavo_operator.serve_rest.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("octavo_operator.serve.rest.TIMEOUT_S", 0.1)
     ray_serve.answers.append(Answer(200, "{}", delay=30))
     seen = await serve_client.read(ray_serve.address, None, NAME)
     assert seen.reach is Reach.UNREACHABLE
@@ -117,7 +117,7 @@ async def test_a_dashboard_that_is_gone_or_hangs_is_unreachable(ray_serve, serve
 
 
 async def test_an_endless_answer_is_not_read_to_its_end(ray_serve, serve_client, monkeypatch):
-    monkeypatch.setattr("octavo_operator.serve_rest.MOST_BYTES", 1000)
+    monkeypatch.setattr("octavo_operator.serve.rest.MOST_BYTES", 1000)
     ray_serve.answers.append(Answer(200, "x" * 2000))
     seen = await serve_client.read(ray_serve.address, None, NAME)
     assert "longer than 1000 bytes" in seen.message

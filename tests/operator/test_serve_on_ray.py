@@ -10,7 +10,7 @@ from octavo_e2e import ray_host
 
 from octavo_operator.model.observed import Reach
 from octavo_operator.model.placement import Mode, Place, begun_again
-from octavo_operator.serve_state import read_application
+from octavo_operator.serve.state import read_application
 from octavo_operator.serving import config_hash
 
 from .fakes.contract_serve import DEPLOYMENT, ServeContract, Target

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from octavo_operator.jobs import Job, Jobs
+from octavo_operator.serve.jobs import Job, Jobs
 
 
 class JobsContract:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from octavo_operator.model.observed import Reach, Serve
-from octavo_operator.serve import ServeClient
-from octavo_operator.serve_errors import NameConflict, Refused
+from octavo_operator.serve.client import ServeClient
+from octavo_operator.serve.errors import NameConflict, Refused
 
 OWNER = "prod/books"
 DEPLOYMENT = "Word"

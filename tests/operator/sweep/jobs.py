@@ -1,5 +1,5 @@
 """The jobs of one Ray. What they run is not looked at, but for one that sleeps: they all ask what
-``octavo_operator.importable`` asks."""
+``octavo_operator.serve.importable`` asks."""
 
 import math
 import random

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from octavo_operator.importable import Importable
-from octavo_operator.jobs import Job
 from octavo_operator.model.observed import Application
-from octavo_operator.serve import ServeClient
-from octavo_operator.serve_errors import AuthFailed, Refused, Unreachable
+from octavo_operator.serve.client import ServeClient
+from octavo_operator.serve.errors import AuthFailed, Refused, Unreachable
+from octavo_operator.serve.importable import Importable
+from octavo_operator.serve.jobs import Job
 
 from .apiclient import Life
 from .faults import Fault, Faults
@@ -21,7 +21,7 @@ RAY_VERSION = "2.60.0"
 
 
 class Transport:
-    """Implements ``octavo_operator.serve.ServeTransport`` and ``octavo_operator.jobs.Jobs``."""
+    """Implements ``octavo_operator.serve.client.ServeTransport`` and ``octavo_operator.serve.jobs.Jobs``."""
 
     def __init__(
         self, world: World, life: Life, faults: Faults, rng: random.Random, address: str, token: str | None

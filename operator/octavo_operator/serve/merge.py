@@ -6,8 +6,8 @@ Pure: Serve's details and one application in, the body to put out.
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_operator.serve_errors import NameConflict, NotKeepable
-from octavo_operator.serve_state import DECLARATIVE, word
+from octavo_operator.serve.errors import NameConflict, NotKeepable
+from octavo_operator.serve.state import DECLARATIVE, word
 
 
 def with_application(

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from octavo_operator import serve_state
-from octavo_operator.importable import Importable
-from octavo_operator.jobs import RestJobs
 from octavo_operator.model.observed import Application, Reach, Serve
-from octavo_operator.serve_errors import Incompatible, ServeError, Unreachable
-from octavo_operator.serve_merge import with_application, without_application
-from octavo_operator.serve_rest import Dashboard, RestTransport, bounded
+from octavo_operator.serve import state as serve_state
+from octavo_operator.serve.errors import Incompatible, ServeError, Unreachable
+from octavo_operator.serve.importable import Importable
+from octavo_operator.serve.jobs import RestJobs
+from octavo_operator.serve.merge import with_application, without_application
+from octavo_operator.serve.rest import Dashboard, RestTransport, bounded
 
 DOORS_TIMEOUT_S, MOST_DOORS_BYTES = 3.0, 65536
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo_api import __version__
-from octavo_operator.jobs import Job, Jobs
-from octavo_operator.serve_errors import ServeError, Unreachable
+from octavo_operator.serve.errors import ServeError, Unreachable
+from octavo_operator.serve.jobs import Job, Jobs
 
 _log = logging.getLogger(__name__)
 

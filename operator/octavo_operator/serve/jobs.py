@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from octavo_operator.serve_errors import Unreachable
-from octavo_operator.serve_rest import Dashboard
+from octavo_operator.serve.errors import Unreachable
+from octavo_operator.serve.rest import Dashboard
 
 JOBS_PATH = "/api/jobs/"
 MOST_BYTES = 2**23
