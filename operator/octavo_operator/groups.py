@@ -5,7 +5,7 @@ from typing import Any
 
 from octavo_operator.model.observed import Cluster
 from octavo_operator.model.placement import Counts
-from octavo_operator.raycluster import bounds, group_indexes, guarded, is_group
+from octavo_operator.objects.raycluster import bounds, group_indexes, guarded, is_group
 
 
 def bound(

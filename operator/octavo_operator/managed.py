@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator import children, notices, raycluster, serving
+from octavo_operator import notices, serving
 from octavo_operator.clusters import Arrangement, arrange
 from octavo_operator.groups import bound
 from octavo_operator.model import conditions, names
@@ -17,6 +17,7 @@ from octavo_operator.model.memory import Memory, time_of
 from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource
 from octavo_operator.model.placement import Place, counts, starting_with
 from octavo_operator.model.spec_hash import spec_hash
+from octavo_operator.objects import children, raycluster
 from octavo_operator.outcome import Front, Outcome
 from octavo_operator.serving import Put, Serving, Standing
 from octavo_operator.stopping import stop

@@ -14,7 +14,7 @@ from octavo_operator.model import kinds, names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource, Serve
 from octavo_operator.model.resource import forced, read
-from octavo_operator.ownership import is_ours, needed
+from octavo_operator.objects.ownership import is_ours, needed
 from octavo_operator.serve.client import ServeClient
 
 FORCED_S = 10.0

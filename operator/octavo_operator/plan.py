@@ -7,7 +7,7 @@ Once what was asked for is there, a plan has no actions and its status is the on
 from collections.abc import Mapping
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator import external, invalid, notices, ownership, status
+from octavo_operator import external, invalid, notices, status
 from octavo_operator.deletion import plan_deletion
 from octavo_operator.judgement import Judge
 from octavo_operator.managed import Managed
@@ -18,6 +18,7 @@ from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Key, Observed, Reach, Resource
 from octavo_operator.model.placement import Mode, Place, place
 from octavo_operator.model.resource import read
+from octavo_operator.objects import ownership
 
 CHANGING_S = 2.0
 """Until the next look while something changes."""

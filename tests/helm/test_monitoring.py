@@ -134,9 +134,9 @@ def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(
     render: Callable[..., list[Document]], find: Callable[..., Document]
 ) -> None:
     from octavo_api.deployment import ServingDeployment
-    from octavo_operator import children, pods
     from octavo_operator.model import names
     from octavo_operator.model.observed import Key
+    from octavo_operator.objects import children, pods
 
     key = Key("n", "a")
     deployment = ServingDeployment.read(

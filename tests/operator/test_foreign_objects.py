@@ -8,8 +8,8 @@ import pytest
 from octavo_operator.kube.client import resource_of
 from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.model.resource import read
+from octavo_operator.objects.ownership import needed
 from octavo_operator.observe import observe
-from octavo_operator.ownership import needed
 from octavo_operator.plan import plan
 
 from .deployments import DEFAULTS, KEY, steady, stored

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from octavo_api.deployment import API_VERSION, FINALIZER, KIND
-from octavo_operator.children import port_corrections
 from octavo_operator.kube.api import Api
 from octavo_operator.kube.client import Kube
 from octavo_operator.kube.errors import Conflict, KindMissing, NamespaceTerminating, NotFound, Rejected
@@ -22,6 +21,7 @@ from octavo_operator.model import kinds, names
 from octavo_operator.model.actions import Delete, Event, PatchCluster, PatchService
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key, Resource
+from octavo_operator.objects.children import port_corrections
 
 
 @dataclass(frozen=True)

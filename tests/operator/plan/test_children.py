@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from octavo_operator.matching import covers
 from octavo_operator.model.actions import Apply, Delete
+from octavo_operator.objects.matching import covers
 
 
 def test_the_service_selects_gateways_of_the_active_cluster(serving):

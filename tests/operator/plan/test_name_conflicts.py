@@ -5,7 +5,7 @@ import pytest
 from octavo_operator.model import kinds
 from octavo_operator.model.actions import Apply
 from octavo_operator.model.resource import read
-from octavo_operator.ownership import is_ours, needed
+from octavo_operator.objects.ownership import is_ours, needed
 
 THEIRS = [
     ("Service", "qwen"),

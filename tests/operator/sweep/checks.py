@@ -10,7 +10,7 @@ from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Key
 from octavo_operator.model.placement import Place, place
 from octavo_operator.model.spec_hash import spec_hash
-from octavo_operator.ownership import needed
+from octavo_operator.objects.ownership import needed
 
 from .apiserver import Document, ObjectKey
 from .kuberay import RunningCluster

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_api.deployment import API_VERSION, KIND, ServingDeployment
-from octavo_operator.matching import covers
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Key, Resource
 from octavo_operator.model.spec_hash import digest
+from octavo_operator.objects.matching import covers
 
 CLUSTER_LABEL = "ray.io/cluster"
 """KubeRay's, on every pod of a RayCluster."""

@@ -5,14 +5,14 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator import pods
-from octavo_operator.children import labels, owner_reference
-from octavo_operator.matching import covers
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Cluster, Resource
 from octavo_operator.model.placement import Counts, counts
 from octavo_operator.model.spec_hash import digest
+from octavo_operator.objects import pods
+from octavo_operator.objects.children import labels, owner_reference
+from octavo_operator.objects.matching import covers
 
 TEMPLATE_ANNOTATION = f"{names.GROUP}/template-hash"
 """On a RayCluster: the hash of everything but counts, as this version of the operator made it. Where another version

@@ -1,0 +1,1 @@
+"""Builders of the Kubernetes objects of one deployment, and comparison with existing objects. All are pure."""
