@@ -7,10 +7,11 @@ Once what was asked for is there, a plan has no actions and its status is the on
 from collections.abc import Mapping
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator import external, invalid, notices, status
-from octavo_operator.deletion import plan_deletion
+from octavo_operator import invalid, status
+from octavo_operator.decide import external, notices
+from octavo_operator.decide.deletion import plan_deletion
+from octavo_operator.decide.managed import Managed
 from octavo_operator.judgement import Judge
-from octavo_operator.managed import Managed
 from octavo_operator.model import conditions, memory
 from octavo_operator.model.actions import Plan
 from octavo_operator.model.conditions import Reason, Type, Verdict

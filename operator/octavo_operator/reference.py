@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from octavo_operator.decide.notices import WARNED
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.conditions import Reason, Type
 from octavo_operator.model.event_reasons import EventReason
 from octavo_operator.model.observed import Key, Observed, Reach, Serve
-from octavo_operator.notices import WARNED
 
 FOLDER = Path("docs")
 TROUBLESHOOTING = Path("troubleshooting.md")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
+from octavo_operator.decide.outcome import Outcome
+from octavo_operator.decide.standing import Serving, Standing
 from octavo_operator.judgement import Judgement, running
 from octavo_operator.model import conditions
 from octavo_operator.model.conditions import Condition, Reason, Type
@@ -12,8 +14,6 @@ from octavo_operator.model.memory import LastError, Memory, rfc3339
 from octavo_operator.model.observed import Application, Key, Resource
 from octavo_operator.model.placement import Mode, Place
 from octavo_operator.objects import children
-from octavo_operator.outcome import Outcome
-from octavo_operator.serving import Serving, Standing
 
 MESSAGE_LIMIT = 1024
 

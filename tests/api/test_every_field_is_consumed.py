@@ -15,7 +15,8 @@ from octavo_api import crd
 from octavo_api.deployment import ServingDeployment, Spec
 from octavo_api.errors import ConfigurationError
 from octavo_api.fields import Field, Kind, walk
-from octavo_operator import managed, observe
+from octavo_operator import observe
+from octavo_operator.decide import managed
 from octavo_operator.model import placement
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Application, Cluster, Key, Observed, Reach, Resource, Serve

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from octavo_e2e import ray_host
 
+from octavo_operator.decide.standing import config_hash
 from octavo_operator.model.observed import Reach
 from octavo_operator.model.placement import Mode, Place, begun_again
 from octavo_operator.serve.state import read_application
-from octavo_operator.serving import config_hash
 
 from .fakes.contract_serve import DEPLOYMENT, ServeContract, Target
 

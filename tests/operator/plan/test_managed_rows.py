@@ -4,9 +4,9 @@ import copy
 
 import pytest
 
+from octavo_operator.decide.standing import config_hash
 from octavo_operator.model.actions import Apply, CreateSecret, Delete, PutApplication, RemoveApplication
 from octavo_operator.model.observed import Reach
-from octavo_operator.serving import config_hash
 
 
 def kinds(actions):

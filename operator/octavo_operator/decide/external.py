@@ -1,22 +1,22 @@
 """External mode, and ``octavo up``: a Ray that somebody else runs. Only our own application is touched."""
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator import notices, serving
+from octavo_operator.decide import notices, standing
+from octavo_operator.decide.outcome import Front, Outcome
+from octavo_operator.decide.standing import Put, Serving, Standing
 from octavo_operator.model import conditions
 from octavo_operator.model.actions import Action, Event, RemoveApplication, SetFinalizer
 from octavo_operator.model.conditions import Reason, Verdict
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Observed, Reach, Resource
 from octavo_operator.model.placement import Mode, Place
-from octavo_operator.outcome import Front, Outcome
-from octavo_operator.serving import Put, Serving, Standing
 
 
 def decide(
     resource: Resource, place: Place, observed: Observed, now: float, memory: Memory, *, suspend: bool, blocked: bool
 ) -> Outcome:
-    view = serving.look(observed.serve.get(place.address), place, memory, resource.generation)
-    put = serving.decide(view, memory, resource.generation, now, same_cluster=True)
+    view = standing.look(observed.serve.get(place.address), place, memory, resource.generation)
+    put = standing.decide(view, memory, resource.generation, now, same_cluster=True)
     if blocked:
         # What is not done is no correction.
         put = Put(None, memory.corrections, fight=False)

@@ -6,9 +6,12 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator import notices, serving
-from octavo_operator.clusters import Arrangement, arrange
-from octavo_operator.groups import bound
+from octavo_operator.decide import notices, standing
+from octavo_operator.decide.clusters import Arrangement, arrange
+from octavo_operator.decide.groups import bound
+from octavo_operator.decide.outcome import Front, Outcome
+from octavo_operator.decide.standing import Put, Serving, Standing
+from octavo_operator.decide.stopping import stop
 from octavo_operator.model import conditions, names
 from octavo_operator.model.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster, PatchService
 from octavo_operator.model.conditions import Reason, Verdict
@@ -18,9 +21,6 @@ from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resour
 from octavo_operator.model.placement import Place, counts, starting_with
 from octavo_operator.model.spec_hash import spec_hash
 from octavo_operator.objects import children, raycluster
-from octavo_operator.outcome import Front, Outcome
-from octavo_operator.serving import Put, Serving, Standing
-from octavo_operator.stopping import stop
 
 KUBERAY_COMMAND = (
     "helm install kuberay-operator kuberay-operator --repo https://ray-project.github.io/kuberay-helm --version 1.5.0 "
@@ -72,7 +72,7 @@ class Managed:
         wanted = self._view(target)
         switch = target is not None and active is not None and target is not active and self._is_up(target, wanted)
         front = target if switch else active
-        put = serving.decide(
+        put = standing.decide(
             wanted,
             self.memory,
             self.resource.generation,
@@ -291,7 +291,7 @@ class Managed:
         if cluster is None:
             return _NOTHING
         answer = self.observed.serve.get(self._address(cluster))
-        return serving.look(answer, self.place, self.memory, self.resource.generation)
+        return standing.look(answer, self.place, self.memory, self.resource.generation)
 
     def _address(self, cluster: Cluster) -> str:
         return self.defaults.dashboard_of(self.key, cluster.name)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo_api.serve_config import ENGINE
+from octavo_operator.decide.outcome import DEPLOY_RETRY_S
+from octavo_operator.decide.standing import Put, Serving, Standing, Why, config_hash
 from octavo_operator.model import conditions
 from octavo_operator.model.actions import Action, Event, PutApplication
 from octavo_operator.model.conditions import Condition, Reason, State, Type, Verdict
@@ -11,8 +13,6 @@ from octavo_operator.model.event_reasons import EventReason
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Reach
 from octavo_operator.model.placement import Place, begun_again, counts
-from octavo_operator.outcome import DEPLOY_RETRY_S
-from octavo_operator.serving import Put, Serving, Standing, Why, config_hash
 
 NORMAL, WARNING = "Normal", "Warning"
 UNREACHABLE_S = 120.0

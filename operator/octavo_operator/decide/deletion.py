@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from octavo_api.deployment import FINALIZER
+from octavo_operator.decide.standing import owner_of
 from octavo_operator.model import names
 from octavo_operator.model.actions import Action, Event, Plan, RemoveApplication, SetFinalizer
 from octavo_operator.model.event_reasons import EventReason
 from octavo_operator.model.observed import Observed, Reach, Resource, Serve
 from octavo_operator.model.placement import address_of
 from octavo_operator.model.resource import forced
-from octavo_operator.serving import owner_of
 
 DEADLINE_S = 300.0
 _LOOK_AGAIN_S = 2.0

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from octavo_operator.decide.standing import Serving
 from octavo_operator.model.actions import Action, Event
 from octavo_operator.model.conditions import Verdict
-from octavo_operator.serving import Serving
 
 DEPLOY_RETRY_S = 300.0
 

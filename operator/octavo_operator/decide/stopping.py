@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from octavo_operator.decide.standing import Serving, Standing
 from octavo_operator.model.actions import Action, Delete, RemoveApplication
 from octavo_operator.model.observed import Cluster
 from octavo_operator.model.placement import Place
-from octavo_operator.serving import Serving, Standing
 
 SETTLE_S = 10.0
 """After traffic was switched away: until every node's proxy knows it, gateways must go on accepting."""
