@@ -7,11 +7,9 @@ Once what was asked for is there, a plan has no actions and its status is the on
 from collections.abc import Mapping
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator import invalid, status
 from octavo_operator.decide import external, notices
 from octavo_operator.decide.deletion import plan_deletion
 from octavo_operator.decide.managed import Managed
-from octavo_operator.judgement import Judge
 from octavo_operator.model import conditions, memory
 from octavo_operator.model.actions import Plan
 from octavo_operator.model.conditions import Reason, Type, Verdict
@@ -20,6 +18,8 @@ from octavo_operator.model.observed import Key, Observed, Reach, Resource
 from octavo_operator.model.placement import Mode, Place, place
 from octavo_operator.model.resource import read
 from octavo_operator.objects import ownership
+from octavo_operator.report import invalid, status
+from octavo_operator.report.judgement import Judge
 
 CHANGING_S = 2.0
 """Until the next look while something changes."""

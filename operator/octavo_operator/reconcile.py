@@ -19,9 +19,9 @@ from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.memory import rfc3339
 from octavo_operator.model.observed import Key, Observed, Resource
 from octavo_operator.observe import observe
+from octavo_operator.report.status import MESSAGE_LIMIT
 from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.errors import ServeError
-from octavo_operator.status import MESSAGE_LIMIT
 
 _log = logging.getLogger(__name__)
 

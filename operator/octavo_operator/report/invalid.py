@@ -1,11 +1,11 @@
 """A spec that is not understood: it is said, nothing is touched, and the last valid generation goes on serving."""
 
-from octavo_operator import judgement, status
 from octavo_operator.decide import notices
 from octavo_operator.model import conditions, memory
 from octavo_operator.model.actions import Plan
 from octavo_operator.model.conditions import Reason, Type, Verdict
 from octavo_operator.model.observed import Observed, Resource
+from octavo_operator.report import judgement, status
 
 
 def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, delay: float) -> Plan:
