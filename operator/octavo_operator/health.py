@@ -7,9 +7,9 @@ from typing import Self
 
 from aiohttp import web
 
+from octavo_operator.loop.queue import WorkQueue
+from octavo_operator.loop.watches import Watches
 from octavo_operator.metrics import Metrics
-from octavo_operator.queue import WorkQueue
-from octavo_operator.watches import Watches
 
 
 @dataclass(frozen=True, slots=True)

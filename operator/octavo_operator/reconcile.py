@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from octavo_operator.act import Actor
-from octavo_operator.backoff import Backoff
 from octavo_operator.kube.client import Kube
 from octavo_operator.kube.errors import Conflict, KubeError, NamespaceTerminating
 from octavo_operator.kube.events import EventLog
 from octavo_operator.kube.ray_tokens import RayTokens
+from octavo_operator.loop.backoff import Backoff
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.actions import Event, Plan
 from octavo_operator.model.defaults import Defaults

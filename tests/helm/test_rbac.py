@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from octavo_operator import handlers
 from octavo_operator.kube.api import APPLY_PATCH, JSON
 from octavo_operator.kube.client import Kube
 from octavo_operator.kube.errors import NotFound
+from octavo_operator.loop import handlers
 from octavo_operator.model import kinds, names
 from octavo_operator.model.actions import Delete, PatchCluster, PatchService
 from octavo_operator.model.kinds import Kind

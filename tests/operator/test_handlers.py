@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from octavo_operator.handlers import WATCHED, WATCHED_CHILDREN, WatchTimes, watch_names
 from octavo_operator.health import Limits
+from octavo_operator.loop.handlers import WATCHED, WATCHED_CHILDREN, WatchTimes, watch_names
 from octavo_operator.main import Operator
 from octavo_operator.model import kinds, names
 from octavo_operator.model.observed import Key

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from octavo_operator.backoff import Backoff
+from octavo_operator.loop.backoff import Backoff
+from octavo_operator.loop.queue import WorkQueue
 from octavo_operator.model.observed import Key
-from octavo_operator.queue import WorkQueue
 
 A, B = Key("default", "a"), Key("default", "b")
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from octavo_operator.backoff import Backoff
-from octavo_operator.handlers import WATCHED_CHILDREN
 from octavo_operator.kube.client import Kube
 from octavo_operator.kube.errors import KubeError
+from octavo_operator.loop.backoff import Backoff
+from octavo_operator.loop.handlers import WATCHED_CHILDREN
+from octavo_operator.loop.queue import WorkQueue
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Key
 from octavo_operator.plan import plan
-from octavo_operator.queue import WorkQueue
 from octavo_operator.reconcile import Reconciler
 
 from .apiclient import ApiClient, Life

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
-from octavo_operator.backoff import Backoff
+from octavo_operator.loop.backoff import Backoff
 from octavo_operator.model.observed import Key
 
 _log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import kopf
 from kubernetes.aio.client.rest import RESTClientObject
 
 from octavo_operator.kube.api import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, load_configuration
+from octavo_operator.loop.watches import Watches, session
 from octavo_operator.model import kinds, names
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key
-from octavo_operator.watches import Watches, session
 
 WATCHED_CHILDREN = (kinds.RAY_CLUSTER, kinds.SERVICE, kinds.DISRUPTION_BUDGET, kinds.ENDPOINT_SLICE)
 """Of EndpointSlices those that Kubernetes makes for our Services: they carry the Service's labels."""

@@ -1,0 +1,1 @@
+"""The control loop: watches of Kubernetes, the work queue and its back-off."""
