@@ -1,5 +1,5 @@
 """What a plan takes from the operator's own installation. None of it may change what is made already: see ``spec_hash``
-and ``raycluster.TEMPLATE_ANNOTATION``."""
+and ``objects.raycluster.TEMPLATE_ANNOTATION``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
