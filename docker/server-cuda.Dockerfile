@@ -18,6 +18,7 @@ COPY docker/requirements/server-cuda.txt /src/requirements.txt
 RUN /opt/octavo/bin/pip install --quiet --no-deps --requirement /src/requirements.txt
 COPY pyproject.toml README.md LICENSE /src/
 COPY api /src/api
+COPY text /src/text
 COPY kernels /src/kernels
 COPY replicas /src/replicas
 COPY router /src/router

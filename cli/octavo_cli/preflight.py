@@ -35,7 +35,7 @@ def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
 def _check_engine(spec: Spec) -> None:
     """Makes the plan that every engine replica is going to make: model files, settings and memory."""
     from octavo_engine.planning import plan_engine
-    from octavo_router.text import ModelText
+    from octavo_text import ModelText
 
     files = locate(spec.model.uri, spec.model.revision)
     plan_engine(files, spec.engine, replicas_on_node=max(spec.replicas, 1), memory_limit=spec.resources.limits.memory)

@@ -83,8 +83,8 @@ class GatewayReplica:
         from octavo_router.keys import ApiKeys
         from octavo_router.metrics import Metrics
         from octavo_router.server import GatewayServer
-        from octavo_router.text import ModelText
         from octavo_router.tls import Certificate
+        from octavo_text import ModelText
 
         files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)
         text = await asyncio.to_thread(ModelText.load, files)

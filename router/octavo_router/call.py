@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo_api.errors import InvalidRequest
 from octavo_api.sampling import SamplingParams
-from octavo_router.text import check_stops
+from octavo_text import check_stops
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.text import Detokenizer, StopStrings
+from octavo_text import Detokenizer, StopStrings
 
 
 class FinishReason(StrEnum):

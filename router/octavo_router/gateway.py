@@ -22,7 +22,7 @@ from octavo_router.call import Call, ChatPrompt, Prompt, TextPrompt, check_token
 from octavo_router.choice import ChoiceReader, Delta, FinishReason
 from octavo_router.registry import ReplicaStatus
 from octavo_router.stream import Dispatcher, EngineRequest, RequestStream, Route
-from octavo_router.text import ModelText, StopStrings
+from octavo_text import ModelText, StopStrings
 
 LATE_S = 2.0
 """An answer that has not ended so long after its deadline is cut: its client does not read, or the stream hangs."""

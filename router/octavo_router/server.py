@@ -26,8 +26,8 @@ from octavo_router.listen import bind
 from octavo_router.metrics import Metrics
 from octavo_router.registry import ReplicaAddress
 from octavo_router.rpc.server import RpcServer
-from octavo_router.text import ModelText
 from octavo_router.tls import Certificate
+from octavo_text import ModelText
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.request import NewRequest
 from octavo_engine.loading import LoadedEngine, load_engine
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 URI = "embedded://smollm2"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE_ROOTS = ("api", "kernels", "replicas", "router", "operator", "cli")
+SOURCE_ROOTS = ("api", "text", "kernels", "replicas", "router", "operator", "cli")
 MAX_LINES = 500
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:home|root|Users|work)/(?!ray\b)\w")

@@ -20,8 +20,8 @@ from octavo_router.metrics import Metrics
 from octavo_router.registry import ReplicaState, ReplicaStatus
 from octavo_router.server import GatewayServer
 from octavo_router.stream import EngineRequest, Reason, Route
-from octavo_router.text import ModelText
 from octavo_router.tls import Certificate
+from octavo_text import ModelText
 
 MODEL = "bytes"
 EOS = 256

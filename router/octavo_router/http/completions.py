@@ -11,7 +11,7 @@ from octavo_router.gateway import Generation
 from octavo_router.http.logprobs import CompletionLogprobs, join
 from octavo_router.http.protocol import CompletionBody
 from octavo_router.http.wire import Envelope, Gathered
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 ID_PREFIX = "cmpl-"
 

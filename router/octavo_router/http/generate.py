@@ -22,7 +22,7 @@ from octavo_router.http.protocol import ChatBody, CompletionBody, GenerationBody
 from octavo_router.http.reply import Reply
 from octavo_router.http.wire import DONE, Gathered, Wire, route_headers
 from octavo_router.merge import answers
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo_api.v1.sampling_pb2 import PositionLogprobs, TokenLogprob
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON has not; vLLM's choice."""

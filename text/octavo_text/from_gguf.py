@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo_api.errors import ModelError
-from octavo_router.text.description import TextDescription, read_tokenizer, sampling_defaults
-from octavo_router.text.document_cache import cached_tokenizer
-from octavo_router.text.gguf_metadata import read_gguf_metadata
-from octavo_router.text.gguf_tokenizer import special_token, tokenizer_document
+from octavo_text.description import TextDescription, read_tokenizer, sampling_defaults
+from octavo_text.document_cache import cached_tokenizer
+from octavo_text.gguf_metadata import read_gguf_metadata
+from octavo_text.gguf_tokenizer import special_token, tokenizer_document
 
 _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 _ENDS = ("eos", "eot", "eom")

@@ -6,7 +6,7 @@ import pytest
 
 from octavo_api.errors import ModelError
 from octavo_api.model_source import EMBEDDED, locate
-from octavo_router.text.gguf_metadata import read_gguf_metadata
+from octavo_text.gguf_metadata import read_gguf_metadata
 
 VALUES = {
     "a.bool": True,

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from octavo_api.errors import ModelError
-from octavo_router.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from octavo_text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 
 _SPACE = "▁"
 _PHI3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from octavo_router.text.document_cache import cache_folder, cached_tokenizer
+from octavo_text.document_cache import cache_folder, cached_tokenizer
 
 DOCUMENT = Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a")).to_str()
 

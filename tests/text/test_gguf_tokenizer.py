@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from octavo_api.errors import ModelError
-from octavo_router.text.gguf_metadata import read_gguf_metadata
-from octavo_router.text.gguf_tokenizer import tokenizer_document
-from octavo_router.text.pre_tokenizers import PRE_TOKENIZERS
+from octavo_text.gguf_metadata import read_gguf_metadata
+from octavo_text.gguf_tokenizer import tokenizer_document
+from octavo_text.pre_tokenizers import PRE_TOKENIZERS
 
 # The expressions as the models' tokenizer.json have them, written out once more and not taken from the code.
 LLAMA3 = (

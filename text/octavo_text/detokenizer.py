@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from octavo_router.text.vocabulary import Vocabulary
+from octavo_text.vocabulary import Vocabulary
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _LONGEST_CHARACTER = 4

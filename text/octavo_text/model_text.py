@@ -9,13 +9,13 @@ from typing import Any, Self
 
 from octavo_api.errors import InvalidRequest
 from octavo_api.model_source import Format, ModelFiles
-from octavo_router.text.chat_template import ChatTemplate
-from octavo_router.text.description import SamplingDefaults, TextDescription
-from octavo_router.text.detokenizer import Detokenizer
-from octavo_router.text.document_cache import cache_folder
-from octavo_router.text.from_folder import describe_folder
-from octavo_router.text.from_gguf import describe_gguf
-from octavo_router.text.vocabulary import read_vocabulary
+from octavo_text.chat_template import ChatTemplate
+from octavo_text.description import SamplingDefaults, TextDescription
+from octavo_text.detokenizer import Detokenizer
+from octavo_text.document_cache import cache_folder
+from octavo_text.from_folder import describe_folder
+from octavo_text.from_gguf import describe_gguf
+from octavo_text.vocabulary import read_vocabulary
 
 # A hop to the pool and back costs 60 to 130 µs, as much as encoding this many characters.
 _INLINE_CHARS = 384

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from octavo_api.errors import ModelError
-from octavo_router.text.description import TextDescription, read_tokenizer, sampling_defaults
+from octavo_text.description import TextDescription, read_tokenizer, sampling_defaults
 
 _Json = dict[str, Any]
 

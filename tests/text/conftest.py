@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from octavo_api.model_source import EMBEDDED, locate
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 HOSTILE = [
     "",

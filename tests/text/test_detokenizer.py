@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from octavo_api.errors import InvalidRequest, ModelError
-from octavo_router.text import Detokenizer, ModelText
-from octavo_router.text.gguf_metadata import read_gguf_metadata
-from octavo_router.text.gguf_tokenizer import tokenizer_document
-from octavo_router.text.vocabulary import Vocabulary, read_vocabulary
+from octavo_text import Detokenizer, ModelText
+from octavo_text.gguf_metadata import read_gguf_metadata
+from octavo_text.gguf_tokenizer import tokenizer_document
+from octavo_text.vocabulary import Vocabulary, read_vocabulary
 
 BROKEN = "\ufffd"
 VOCAB = 49152
@@ -164,7 +164,7 @@ def test_space_is_stripped_at_the_start_of_a_text_only(byte_fallback) -> None:
     [{"type": "WordPiece", "prefix": "##", "cleanup": True}, {"type": "Sequence", "decoders": [{"type": "CTC"}]}],
 )
 def test_unknown_decoders_are_refused(decoder) -> None:
-    from octavo_router.text.vocabulary import _piece_reader
+    from octavo_text.vocabulary import _piece_reader
 
     with pytest.raises(ModelError, match=r"decoder: got .* allowed"):
         _piece_reader(decoder)

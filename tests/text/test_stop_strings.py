@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo_api.errors import InvalidRequest
-from octavo_router.text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, check_stops
+from octavo_text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, check_stops
 
 # Two letters make overlaps and near misses common.
 letters = st.text("ab", max_size=30)

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from octavo_api.errors import InvalidRequest, ModelError
 from octavo_api.model_source import Format, ModelFiles
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -259,7 +259,7 @@ def test_the_text_side_loads_neither_torch_nor_transformers() -> None:
     import sys
 
     code = (
-        "import sys; from octavo_router.text import ModelText; from octavo_api.model_source import locate, EMBEDDED; "
+        "import sys; from octavo_text import ModelText; from octavo_api.model_source import locate, EMBEDDED; "
         "ModelText.load(locate(EMBEDDED)); print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from octavo_api.model_source import EMBEDDED, Format, ModelFiles, locate
-from octavo_router.text import ModelText
+from octavo_text import ModelText
 
 pytestmark = pytest.mark.model
 

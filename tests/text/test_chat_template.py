@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from octavo_api.errors import InvalidRequest, ModelError
-from octavo_router.text.chat_template import ChatTemplate
+from octavo_text.chat_template import ChatTemplate
 
 CHATML = (
     "{% for message in messages %}"
