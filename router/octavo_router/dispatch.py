@@ -25,8 +25,9 @@ from octavo_router.overlay import Overlay
 from octavo_router.registry import ReplicaAddress, ReplicaStatus, changes
 from octavo_router.replica import Replica
 from octavo_router.request import RoutedRequest
+from octavo_router.route import Reason, Route
 from octavo_router.select import Selector
-from octavo_router.stream import EngineRequest, Reason, Route
+from octavo_router.stream import EngineRequest
 from octavo_router.waiting import WaitingRoom
 
 WATCH_INTERVAL_S = 0.1

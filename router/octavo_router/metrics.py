@@ -19,7 +19,7 @@ from octavo_api.v1 import replica_pb2
 from octavo_router.feed import ResyncReason
 from octavo_router.gateway import Generation
 from octavo_router.registry import ReplicaState
-from octavo_router.stream import Route
+from octavo_router.route import Route
 
 PREFIX = "octavo_"
 

@@ -12,7 +12,7 @@ from octavo_router.chain import Chain, HashSpace
 from octavo_router.cost import POLICIES, Candidate, Work
 from octavo_router.index import PrefixIndex
 from octavo_router.overlay import Overlay
-from octavo_router.stream import Reason
+from octavo_router.route import Reason
 
 log = logging.getLogger(__name__)
 

@@ -2,43 +2,11 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import replica_pb2
-
-
-class Reason(StrEnum):
-    """Why a replica was chosen."""
-
-    HIT = "hit"
-    """It holds more of the prefix than any other."""
-    PREDICTED = "predicted"
-    """A request on its way there will have left the prefix."""
-    SPILL = "spill"
-    """Another one holds more, but the answer would come no sooner from there."""
-    COLD = "cold"
-    """No replica holds any of it."""
-    RETRY = "retry"
-    """The replica chosen before went away, or took no request."""
-    POLICY = "policy"
-    """The policy does not look at prefixes."""
-    DEGRADED = "degraded"
-    """No replica's load is known, or the decision failed: one that can be reached was taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A decision. ``cost_s`` is the predicted cost in seconds, ``predicted_cached_tokens`` what the router believes
-    the replica holds of the prompt.
-    """
-
-    replica: str
-    policy: str
-    reason: Reason
-    predicted_cached_tokens: int
-    cost_s: float
+from octavo_router.route import Route
 
 
 @dataclass(frozen=True, slots=True)

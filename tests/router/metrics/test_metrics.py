@@ -10,7 +10,7 @@ from octavo_router.feed import ResyncReason
 from octavo_router.metrics import Metrics, all_specs, reference_page
 from octavo_router.observe import Observer
 from octavo_router.registry import ReplicaState
-from octavo_router.stream import Reason, Route
+from octavo_router.route import Reason, Route
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 

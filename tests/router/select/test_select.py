@@ -10,8 +10,8 @@ from octavo_router.chain import Chain, HashSpace
 from octavo_router.cost import Candidate
 from octavo_router.index import DictIndex
 from octavo_router.overlay import Overlay
+from octavo_router.route import Reason
 from octavo_router.select import Selector
-from octavo_router.stream import Reason
 
 
 def keys(number, seed=1):
