@@ -11,12 +11,12 @@ import statistics
 import time
 
 from octavo_api.settings import RoutingPolicy
-from octavo_router.chain import Chain, HashSpace
-from octavo_router.cost import Candidate
-from octavo_router.index import DictIndex
-from octavo_router.load import FleetRates, LoadView, ReplicaLoad
-from octavo_router.overlay import Overlay
-from octavo_router.select import Selector
+from octavo_router.routing.chain import Chain, HashSpace
+from octavo_router.routing.cost import Candidate
+from octavo_router.routing.index import DictIndex
+from octavo_router.routing.load import FleetRates, LoadView, ReplicaLoad
+from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.select import Selector
 
 SPACE = HashSpace("model", "bfloat16", 16, 1)
 DEPTH = 512

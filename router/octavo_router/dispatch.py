@@ -15,18 +15,18 @@ from octavo_api.errors import (
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2
 from octavo_router.admission import Admission
-from octavo_router.chain import Chain, HashSpace, hash_prompt
-from octavo_router.cost import Candidate
-from octavo_router.feed import ResyncReason
-from octavo_router.index import DictIndex
-from octavo_router.load import FleetRates
 from octavo_router.observe import NullObserver, Observer
-from octavo_router.overlay import Overlay
 from octavo_router.registry import ReplicaAddress, ReplicaStatus, changes
 from octavo_router.replica import Replica
 from octavo_router.request import RoutedRequest
-from octavo_router.route import Reason, Route
-from octavo_router.select import Selector
+from octavo_router.routing.chain import Chain, HashSpace, hash_prompt
+from octavo_router.routing.cost import Candidate
+from octavo_router.routing.feed import ResyncReason
+from octavo_router.routing.index import DictIndex
+from octavo_router.routing.load import FleetRates
+from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.route import Reason, Route
+from octavo_router.routing.select import Selector
 from octavo_router.stream import EngineRequest
 from octavo_router.waiting import WaitingRoom
 

@@ -16,10 +16,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.feed import ResyncReason
 from octavo_router.gateway import Generation
 from octavo_router.registry import ReplicaState
-from octavo_router.route import Route
+from octavo_router.routing.feed import ResyncReason
+from octavo_router.routing.route import Route
 
 PREFIX = "octavo_"
 

@@ -3,9 +3,9 @@
 from typing import Protocol
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.feed import ResyncReason
 from octavo_router.registry import ReplicaState
-from octavo_router.route import Route
+from octavo_router.routing.feed import ResyncReason
+from octavo_router.routing.route import Route
 
 
 class Observer(Protocol):

@@ -10,15 +10,15 @@ from typing import Protocol
 
 from octavo_api.blocks import low64
 from octavo_api.v1 import replica_pb2
-from octavo_router.chain import HashSpace
-from octavo_router.cost import Candidate
-from octavo_router.feed import Feed, FeedState, ResyncReason
-from octavo_router.index import PrefixIndex
 from octavo_router.link import ReplicaLink
-from octavo_router.load import FleetRates, ReplicaLoad
 from octavo_router.observe import Observer
-from octavo_router.overlay import Overlay
 from octavo_router.registry import ReplicaAddress, ReplicaState, ReplicaStatus
+from octavo_router.routing.chain import HashSpace
+from octavo_router.routing.cost import Candidate
+from octavo_router.routing.feed import Feed, FeedState, ResyncReason
+from octavo_router.routing.index import PrefixIndex
+from octavo_router.routing.load import FleetRates, ReplicaLoad
+from octavo_router.routing.overlay import Overlay
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import replica_pb2
-from octavo_router.route import Route
+from octavo_router.routing.route import Route
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import pytest
 
 from octavo_api.errors import NoReplica, ReplicaLost
 from octavo_api.v1 import replica_pb2
-from octavo_router import feed
 from octavo_router.link import ReplicaLink
 from octavo_router.registry import ReplicaAddress, ReplicaState, changes
-from octavo_router.route import Reason
+from octavo_router.routing import feed
+from octavo_router.routing.route import Reason
 
 
 async def never(gateway, submit):

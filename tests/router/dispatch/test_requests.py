@@ -18,7 +18,7 @@ from octavo_api.errors import (
 )
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_router.registry import ReplicaAddress
-from octavo_router.route import Reason
+from octavo_router.routing.route import Reason
 
 
 def now():

@@ -14,7 +14,7 @@ from octavo_api.settings import EngineSettings
 from octavo_engine.service import EngineServer
 from octavo_engine.synthetic import load_synthetic, next_token
 from octavo_router.registry import ReplicaAddress
-from octavo_router.route import Reason
+from octavo_router.routing.route import Reason
 
 VOCAB = 1000
 SECRET = "between us"

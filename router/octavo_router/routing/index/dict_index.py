@@ -11,7 +11,7 @@ from itertools import repeat
 from math import isqrt
 from operator import xor
 
-from octavo_router.index.base import WORD, Digest, Hit
+from octavo_router.routing.index.base import WORD, Digest, Hit
 
 AUDIT_EVERY = 128
 """One lookup in so many walks the whole chain to see that bisecting it was right."""

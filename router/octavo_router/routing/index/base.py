@@ -5,7 +5,7 @@ low 64 bits of block hashes (``octavo_api.blocks``), of every ``stride``-th bloc
 
 What a replica holds is prefix-closed: with a block it holds every block before it in the chain. So along one chain the
 mask of the replicas that hold block *i* can only lose bits as *i* grows, and whoever implements the contract may
-bisect. ``octavo_router.feed`` keeps it so by never applying events after a gap.
+bisect. ``octavo_router.routing.feed`` keeps it so by never applying events after a gap.
 """
 
 from collections.abc import Iterable, Sequence

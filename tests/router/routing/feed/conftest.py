@@ -5,8 +5,8 @@ from operator import xor
 import pytest
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.feed import Feed
-from octavo_router.index import DictIndex
+from octavo_router.routing.feed import Feed
+from octavo_router.routing.index import DictIndex
 
 
 class EngineCache:

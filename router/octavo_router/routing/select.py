@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from octavo_api.settings import RoutingPolicy
-from octavo_router.chain import Chain, HashSpace
-from octavo_router.cost import POLICIES, Candidate, Work
-from octavo_router.index import PrefixIndex
-from octavo_router.overlay import Overlay
-from octavo_router.route import Reason
+from octavo_router.routing.chain import Chain, HashSpace
+from octavo_router.routing.cost import POLICIES, Candidate, Work
+from octavo_router.routing.index import PrefixIndex
+from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.route import Reason
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo_api.settings import RoutingPolicy
-from octavo_router.chain import HashSpace
-from octavo_router.load import LoadView
+from octavo_router.routing.chain import HashSpace
+from octavo_router.routing.load import LoadView
 
 WINDOW_S = 0.005
 WINDOW_SHARE = 0.05

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.feed import FeedState, ResyncReason
+from octavo_router.routing.feed import FeedState, ResyncReason
 
 
 def stored(*hashes, parent=None):

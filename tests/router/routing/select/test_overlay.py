@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_router.index import Hit
-from octavo_router.overlay import Overlay
+from octavo_router.routing.index import Hit
+from octavo_router.routing.overlay import Overlay
 
 
 def test_a_prediction_covers_shared_prefixes_at_sparse_positions():

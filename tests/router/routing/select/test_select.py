@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo_api.settings import RoutingPolicy
-from octavo_router.chain import Chain, HashSpace
-from octavo_router.cost import Candidate
-from octavo_router.index import DictIndex
-from octavo_router.overlay import Overlay
-from octavo_router.route import Reason
-from octavo_router.select import Selector
+from octavo_router.routing.chain import Chain, HashSpace
+from octavo_router.routing.cost import Candidate
+from octavo_router.routing.index import DictIndex
+from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.route import Reason
+from octavo_router.routing.select import Selector
 
 
 def keys(number, seed=1):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import xor
 
-from octavo_router.index.base import WORD, Digest, Hit
+from octavo_router.routing.index.base import WORD, Digest, Hit
 
 
 class ModelIndex:

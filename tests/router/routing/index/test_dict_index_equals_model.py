@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo_router.index import DictIndex, Digest, Hit
-from octavo_router.index.model import ModelIndex
+from octavo_router.routing.index import DictIndex, Digest, Hit
+from octavo_router.routing.index.model import ModelIndex
 
 
 def random_tree(rng, chains, depth):

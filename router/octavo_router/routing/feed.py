@@ -18,7 +18,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.index import Digest, PrefixIndex
+from octavo_router.routing.index import Digest, PrefixIndex
 
 UNTRUSTED_S = 1.0
 """Without a Step for so long, keys and load count as unknown."""

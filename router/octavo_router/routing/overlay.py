@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
-from octavo_router.index import Hit
+from octavo_router.routing.index import Hit
 
 MAX_ENTRIES = 2**17
 
