@@ -79,7 +79,7 @@ class GatewayReplica:
             await asyncio.sleep(_MEET_TURN_S)
 
     async def _build(self, args: ApplicationArgs) -> "GatewayServer":
-        from octavo_router.dispatch import ReplicaPool
+        from octavo_router.fleet.dispatch import ReplicaPool
         from octavo_router.keys import ApiKeys
         from octavo_router.metrics import Metrics
         from octavo_router.server import GatewayServer
@@ -113,7 +113,7 @@ class GatewayReplica:
         self._loop.call_soon_threadsafe(self._update_replicas, running)
 
     def _update_replicas(self, running: tuple[Announcement, ...]) -> None:
-        from octavo_router.registry import ReplicaAddress
+        from octavo_router.fleet.registry import ReplicaAddress
 
         ready = [r for r in running if "port" in r.metadata]
         self._members.announce(

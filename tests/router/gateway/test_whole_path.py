@@ -12,9 +12,9 @@ import pytest_asyncio
 from octavo_api.settings import EngineSettings, RouterSettings
 from octavo_engine.service import EngineServer
 from octavo_engine.synthetic import load_synthetic, next_token
-from octavo_router.dispatch import ReplicaPool
+from octavo_router.fleet.dispatch import ReplicaPool
+from octavo_router.fleet.registry import ReplicaAddress
 from octavo_router.metrics import Metrics
-from octavo_router.registry import ReplicaAddress
 
 VOCABULARY = 256
 SECRET = "a secret of the application"

@@ -14,11 +14,13 @@ from octavo_api.errors import (
 )
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2
-from octavo_router.admission import Admission
-from octavo_router.observe import NullObserver, Observer
-from octavo_router.registry import ReplicaAddress, ReplicaStatus, changes
-from octavo_router.replica import Replica
-from octavo_router.request import RoutedRequest
+from octavo_router.fleet.admission import Admission
+from octavo_router.fleet.observe import NullObserver, Observer
+from octavo_router.fleet.registry import ReplicaAddress, ReplicaStatus, changes
+from octavo_router.fleet.replica import Replica
+from octavo_router.fleet.routed_request import RoutedRequest
+from octavo_router.fleet.stream import EngineRequest
+from octavo_router.fleet.waiting import WaitingRoom
 from octavo_router.routing.chain import Chain, HashSpace, hash_prompt
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.feed import ResyncReason
@@ -27,8 +29,6 @@ from octavo_router.routing.load import FleetRates
 from octavo_router.routing.overlay import Overlay
 from octavo_router.routing.route import Reason, Route
 from octavo_router.routing.select import Selector
-from octavo_router.stream import EngineRequest
-from octavo_router.waiting import WaitingRoom
 
 WATCH_INTERVAL_S = 0.1
 CONNECT_GRACE_S = 1.0

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from octavo_api.errors import DeadlineExceeded, Draining, QueueFull, ReplicaLost, RequestError
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.replica import Replica
+from octavo_router.fleet.replica import Replica
+from octavo_router.fleet.stream import EngineRequest
 from octavo_router.routing.chain import Chain, HashSpace
 from octavo_router.routing.route import Route
-from octavo_router.stream import EngineRequest
 
 MAX_TRIES = 3
 

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from octavo_api.errors import Draining, QueueFull
-from octavo_router.admission import Admission
+from octavo_router.fleet.admission import Admission
 
 
 async def turns(number=3):

@@ -1,0 +1,1 @@
+"""Streams to all replicas: admission of requests, their dispatch, and their retry after a replica is lost."""
