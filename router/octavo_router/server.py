@@ -17,9 +17,9 @@ from octavo_api import model_source
 from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import ConfigurationError, StartupError
 from octavo_api.settings import RouterSettings
+from octavo_router.answers.gateway import Gateway, Pool
 from octavo_router.fleet.dispatch import ReplicaPool
 from octavo_router.fleet.registry import ReplicaAddress
-from octavo_router.gateway import Gateway, Pool
 from octavo_router.http.app import HttpApp
 from octavo_router.http.server import HttpServer
 from octavo_router.keys import ApiKeys

@@ -18,8 +18,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from octavo_api import __version__
 from octavo_api.errors import InvalidRequest, MethodNotAllowed, NoReplica, NotFound, RequestError
-from octavo_router.call import ChatPrompt, check_token_ids
-from octavo_router.gateway import Gateway
+from octavo_router.answers.call import ChatPrompt, check_token_ids
+from octavo_router.answers.gateway import Gateway
 from octavo_router.headers import bearer, request_id
 from octavo_router.http.body import ClientGone, parse_object, read_body
 from octavo_router.http.generate import CLIENT_GONE, ENDPOINTS, Generate

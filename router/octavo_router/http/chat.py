@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring as quote
 from typing import Any
 
-from octavo_router.call import Call, ChatPrompt
-from octavo_router.choice import Delta
-from octavo_router.gateway import Generation
+from octavo_router.answers.call import Call, ChatPrompt
+from octavo_router.answers.choice import Delta
+from octavo_router.answers.gateway import Generation
 from octavo_router.http.logprobs import chat_logprobs
 from octavo_router.http.protocol import ChatBody
 from octavo_router.http.wire import Envelope, Gathered

@@ -11,8 +11,9 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
 from octavo_api.errors import Draining, RequestError
-from octavo_router.call import Call
-from octavo_router.gateway import LATE_S, Gateway, Generation
+from octavo_router.answers.call import Call
+from octavo_router.answers.gateway import LATE_S, Gateway, Generation
+from octavo_router.answers.merge import answers
 from octavo_router.http.body import ClientGone, parse_object, read_body
 from octavo_router.http.chat import ID_PREFIX as CHAT_ID_PREFIX
 from octavo_router.http.chat import ChatWire, chat_calls
@@ -21,7 +22,6 @@ from octavo_router.http.completions import CompletionWire, completion_calls
 from octavo_router.http.protocol import ChatBody, CompletionBody, GenerationBody
 from octavo_router.http.reply import Reply
 from octavo_router.http.wire import DONE, Gathered, Wire, route_headers
-from octavo_router.merge import answers
 from octavo_text import ModelText
 
 logger = logging.getLogger(__name__)

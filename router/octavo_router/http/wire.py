@@ -11,8 +11,8 @@ from json.encoder import encode_basestring as quote
 from typing import Any, Protocol
 
 from octavo_api.v1.sampling_pb2 import PositionLogprobs
-from octavo_router.choice import Delta
-from octavo_router.gateway import Generation
+from octavo_router.answers.choice import Delta
+from octavo_router.answers.gateway import Generation
 from octavo_router.http.reply import Header, header
 
 DONE = "data: [DONE]\n\n"

@@ -9,7 +9,7 @@ from grpc_reflection.v1alpha import reflection
 
 from octavo_api.errors import PortInUse
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
-from octavo_router.gateway import Gateway
+from octavo_router.answers.gateway import Gateway
 from octavo_router.keys import ApiKeys
 from octavo_router.listen import probe
 from octavo_router.metrics import Metrics

@@ -85,7 +85,7 @@ async def test_the_log_follows_a_request_from_gateway_to_engine_and_holds_no_tex
     lines = {(r.name, r.getMessage()) for r in caplog.records if getattr(r, "request_id", "") in answer["id"]}
     engine = [message for name, message in lines if name == "octavo_engine.peer"]
     assert sorted(engine) == ["request ended: length", "request of test: 17 prompt tokens, priority 0"]
-    (gateway,) = [message for name, message in lines if name == "octavo_router.request_log"]
+    (gateway,) = [message for name, message in lines if name == "octavo_router.answers.request_log"]
     assert gateway.startswith("request ended: length on ")
     assert "prompt 17 tokens (0 cached), output 5; queued" in gateway
     assert not any("prompt itself" in message or answer["choices"][0]["text"] in message for _, message in lines)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
-from octavo_router.call import Call
-from octavo_router.gateway import Batch, Gateway
+from octavo_router.answers.call import Call
+from octavo_router.answers.gateway import Batch, Gateway
 
 
 @asynccontextmanager

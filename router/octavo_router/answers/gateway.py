@@ -17,9 +17,9 @@ from octavo_api.errors import (
 )
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router import request_log
-from octavo_router.call import Call, ChatPrompt, Prompt, TextPrompt, check_token_ids
-from octavo_router.choice import ChoiceReader, Delta, FinishReason
+from octavo_router.answers import request_log
+from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, check_token_ids
+from octavo_router.answers.choice import ChoiceReader, Delta, FinishReason
 from octavo_router.fleet.registry import ReplicaStatus
 from octavo_router.fleet.stream import Dispatcher, EngineRequest, RequestStream
 from octavo_router.routing.route import Route
