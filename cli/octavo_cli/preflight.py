@@ -17,7 +17,7 @@ def check(deployment: ServingDeployment, api_key_file: Path | None, cpus: float)
     require_free(HOST, endpoint.grpc.port, "gRPC")
     _check_cpus(deployment, cpus)
     if api_key_file is not None:
-        from octavo_router.keys import ApiKeys
+        from octavo_router.front.keys import ApiKeys
 
         ApiKeys.load(api_key_file)
     _check_engine(deployment.spec)

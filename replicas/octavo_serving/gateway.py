@@ -80,10 +80,10 @@ class GatewayReplica:
 
     async def _build(self, args: ApplicationArgs) -> "GatewayServer":
         from octavo_router.fleet.dispatch import ReplicaPool
-        from octavo_router.keys import ApiKeys
+        from octavo_router.front.keys import ApiKeys
+        from octavo_router.front.tls import Certificate
         from octavo_router.metrics import Metrics
         from octavo_router.server import GatewayServer
-        from octavo_router.tls import Certificate
         from octavo_text import ModelText
 
         files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)

@@ -20,13 +20,13 @@ from octavo_api.settings import RouterSettings
 from octavo_router.answers.gateway import Gateway, Pool
 from octavo_router.fleet.dispatch import ReplicaPool
 from octavo_router.fleet.registry import ReplicaAddress
+from octavo_router.front.keys import ApiKeys
+from octavo_router.front.listen import bind
+from octavo_router.front.tls import Certificate
 from octavo_router.http.app import HttpApp
 from octavo_router.http.server import HttpServer
-from octavo_router.keys import ApiKeys
-from octavo_router.listen import bind
 from octavo_router.metrics import Metrics
 from octavo_router.rpc.server import RpcServer
-from octavo_router.tls import Certificate
 from octavo_text import ModelText
 
 logger = logging.getLogger(__name__)

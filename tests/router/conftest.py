@@ -17,11 +17,11 @@ from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_router.fleet.registry import ReplicaState, ReplicaStatus
 from octavo_router.fleet.stream import EngineRequest
-from octavo_router.keys import ApiKeys
+from octavo_router.front.keys import ApiKeys
+from octavo_router.front.tls import Certificate
 from octavo_router.metrics import Metrics
 from octavo_router.routing.route import Reason, Route
 from octavo_router.server import GatewayServer
-from octavo_router.tls import Certificate
 from octavo_text import ModelText
 
 MODEL = "bytes"

@@ -20,12 +20,12 @@ from octavo_api import __version__
 from octavo_api.errors import InvalidRequest, MethodNotAllowed, NoReplica, NotFound, RequestError
 from octavo_router.answers.call import ChatPrompt, check_token_ids
 from octavo_router.answers.gateway import Gateway
-from octavo_router.headers import bearer, request_id
+from octavo_router.front.headers import bearer, request_id
+from octavo_router.front.keys import ApiKeys
 from octavo_router.http.body import ClientGone, parse_object, read_body
 from octavo_router.http.generate import CLIENT_GONE, ENDPOINTS, Generate
 from octavo_router.http.protocol import DetokenizeBody, TokenizeBody
 from octavo_router.http.reply import Reply, error_headers, header
-from octavo_router.keys import ApiKeys
 from octavo_router.metrics import Metrics
 
 logger = logging.getLogger(__name__)

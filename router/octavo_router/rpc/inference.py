@@ -15,8 +15,8 @@ from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.answers.call import Call
 from octavo_router.answers.choice import Delta
 from octavo_router.answers.gateway import Gateway
-from octavo_router.headers import bearer, request_id
-from octavo_router.keys import ApiKeys
+from octavo_router.front.headers import bearer, request_id
+from octavo_router.front.keys import ApiKeys
 from octavo_router.metrics import Metrics
 from octavo_router.rpc.convert import call_of, choice_message, gathered, route_message, usage_message
 

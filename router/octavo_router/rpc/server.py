@@ -10,11 +10,11 @@ from grpc_reflection.v1alpha import reflection
 from octavo_api.errors import PortInUse
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.answers.gateway import Gateway
-from octavo_router.keys import ApiKeys
-from octavo_router.listen import probe
+from octavo_router.front.keys import ApiKeys
+from octavo_router.front.listen import probe
+from octavo_router.front.tls import Certificate
 from octavo_router.metrics import Metrics
 from octavo_router.rpc.inference import InferenceServicer
-from octavo_router.tls import Certificate
 
 SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 HEALTH_INTERVAL_S = 0.2

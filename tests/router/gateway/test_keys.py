@@ -1,8 +1,8 @@
 import pytest
 
 from octavo_api.errors import AuthenticationFailed, ConfigurationError
-from octavo_router import keys as module
-from octavo_router.keys import ApiKeys
+from octavo_router.front import keys as module
+from octavo_router.front.keys import ApiKeys
 
 
 def test_a_tenant_may_have_several_keys(key_file):

@@ -1,7 +1,7 @@
 import httpx
 import pytest_asyncio
 
-from octavo_router.keys import ApiKeys
+from octavo_router.front.keys import ApiKeys
 
 ASK = {"model": "bytes", "prompt": "x"}
 

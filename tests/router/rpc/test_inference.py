@@ -6,7 +6,7 @@ import pytest
 from octavo_api.errors import ContextLengthExceeded, QueueFull, ReplicaLost
 from octavo_api.v1 import inference_pb2 as pb
 from octavo_api.v1 import inference_pb2_grpc, sampling_pb2
-from octavo_router.keys import ApiKeys
+from octavo_router.front.keys import ApiKeys
 
 STOP = sampling_pb2.FINISH_REASON_STOP
 
