@@ -137,7 +137,7 @@ def main() -> None:
     engine += ("--synthetic-step-ms", str(arguments.step_ms), "--synthetic-blocks", "65536")
     engine += ("--set", f"max_num_seqs={arguments.streams}", "--set", "max_num_batched_tokens=8192")
     with process(*engine, says=r"127\.0\.0\.1:(\d+)") as (_, found):
-        gateway = ("octavo_router.server", "--http-port", "0", "--grpc-port", "0")
+        gateway = ("octavo_router", "--http-port", "0", "--grpc-port", "0")
         gateway += ("--replica", f"r0=127.0.0.1:{found[1]}", "--set", f"max_inflight_requests={arguments.streams}")
         with process(*gateway, says=r"http (\d+)") as (pid, said):
             uvloop.run(measure(int(said[1]), pid, arguments))

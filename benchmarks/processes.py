@@ -54,7 +54,7 @@ def stack(
             for i, port in enumerate(ports)
         )
         http, grpc = free_port(), free_port()
-        command = ["octavo_router.server", "--model", "embedded://smollm2", "--served-name", "smollm2"]
+        command = ["octavo_router", "--model", "embedded://smollm2", "--served-name", "smollm2"]
         for i, port in enumerate(ports):
             command += ["--replica", f"engine-{i}=127.0.0.1:{port}"]
         command += ["--http-port", str(http), "--grpc-port", str(grpc), "--secret-file", str(secret)]

@@ -37,7 +37,7 @@ def endpoint(draw_ports: Callable[[int], list[int]]) -> Iterator[str]:
         *("--port", str(engine_port), "--replica", "e0", "--synthetic-step-ms", "10"),
     ]
     gateway = [
-        *("octavo_router.server", "--http-port", str(http_port), "--grpc-port", str(grpc_port)),
+        *("octavo_router", "--http-port", str(http_port), "--grpc-port", str(grpc_port)),
         *("--replica", f"e0=127.0.0.1:{engine_port}"),
     ]
     processes = [

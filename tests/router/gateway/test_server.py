@@ -11,7 +11,8 @@ import pytest
 from octavo_api.errors import ConfigurationError, PortInUse
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
-from octavo_router.server import GatewayServer, main, parse_replica, parse_settings
+from octavo_router.__main__ import main, parse_replica, parse_settings
+from octavo_router.server import GatewayServer
 
 ASK = {"model": "bytes", "prompt": "x"}
 
@@ -159,7 +160,7 @@ def test_a_port_out_of_range_is_told_with_what_is_allowed(capsys, port):
 
 
 async def test_the_process_drains_at_sigterm(byte_model, key_file):
-    command = [sys.executable, "-m", "octavo_router.server", "--http-port", "0", "--grpc-port", "0"]
+    command = [sys.executable, "-m", "octavo_router", "--http-port", "0", "--grpc-port", "0"]
     command += ["--model", f"file://{byte_model.path}", "--served-name", "bytes", "--api-key-file", str(key_file)]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
