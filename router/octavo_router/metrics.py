@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.answers.gateway import Generation
+from octavo_router.answers.generation import Generation
 from octavo_router.fleet.registry import ReplicaState
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.route import Route
@@ -192,7 +192,7 @@ class Metrics:
         self.resync = self._replicas.resync
         self.replica_gone = self._replicas.gone
 
-    # The life of a request (octavo_router.answers.gateway.RequestObserver).
+    # The life of a request (octavo_router.answers.generation.RequestObserver).
 
     def first_token(self, seconds: float) -> None:
         self._histograms["time_to_first_token_seconds"].observe(seconds)

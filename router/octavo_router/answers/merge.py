@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from octavo_router.answers.call import Call
-from octavo_router.answers.gateway import Batch, Gateway
+from octavo_router.answers.gateway import Gateway
+from octavo_router.answers.generation import Batch
 
 
 @asynccontextmanager

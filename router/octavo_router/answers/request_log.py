@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from octavo_api.errors import RequestError
 
 if TYPE_CHECKING:
-    from octavo_router.answers.gateway import Generation
+    from octavo_router.answers.generation import Generation
 
 logger = logging.getLogger(__name__)
 

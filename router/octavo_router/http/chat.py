@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo_router.answers.call import Call, ChatPrompt
 from octavo_router.answers.choice import Delta
-from octavo_router.answers.gateway import Generation
+from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import chat_logprobs
 from octavo_router.http.protocol import ChatBody
 from octavo_router.http.wire import Envelope, Gathered

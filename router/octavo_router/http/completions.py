@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo_router.answers.call import Call, TextPrompt, TokenPrompt
 from octavo_router.answers.choice import Delta
-from octavo_router.answers.gateway import Generation
+from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import CompletionLogprobs, join
 from octavo_router.http.protocol import CompletionBody
 from octavo_router.http.wire import Envelope, Gathered

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from octavo_api.v1.sampling_pb2 import PositionLogprobs
 from octavo_router.answers.choice import Delta
-from octavo_router.answers.gateway import Generation
+from octavo_router.answers.generation import Generation
 from octavo_router.http.reply import Header, header
 
 DONE = "data: [DONE]\n\n"

@@ -8,7 +8,7 @@ from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import inference_pb2, sampling_pb2
 from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from octavo_router.answers.choice import Delta, FinishReason
-from octavo_router.answers.gateway import Generation
+from octavo_router.answers.generation import Generation
 
 ROLES = ("system", "developer", "user", "assistant")
 
