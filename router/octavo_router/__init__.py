@@ -1,1 +1,1 @@
-"""The gateway: text in, text out, and the choice of a replica for every request."""
+"""The gateway: front ends, text in and out, and the choice of a replica for each request."""

@@ -193,7 +193,7 @@ class ReplicaPool:
         self._replicas_changed()
 
     async def place(self, request: RoutedRequest) -> None:
-        """See ``request.Placer``."""
+        """See ``routed_request.Placer``."""
         try:
             while True:
                 candidates = await self._candidates(request.excluded, request.deadline)
@@ -209,7 +209,7 @@ class ReplicaPool:
             self._send(request, candidates)
 
     def ended(self, request: RoutedRequest) -> None:
-        """See ``request.Placer``."""
+        """See ``routed_request.Placer``."""
         self._inflight.discard(request)
         self._admission.release(_now())
         if request.num_output_tokens:
@@ -219,7 +219,7 @@ class ReplicaPool:
         self._idle.set()
 
     def predicted(self, request: RoutedRequest, cached_tokens: int) -> None:
-        """See ``request.Placer``."""
+        """See ``routed_request.Placer``."""
         if request.route is not None:
             self._observer.prediction(request.route.predicted_cached_tokens, cached_tokens)
 

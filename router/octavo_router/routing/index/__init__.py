@@ -1,4 +1,4 @@
-"""Which replica holds how much of a prefix: contract, reference model, and the implementation that serves."""
+"""Index from block hashes to the replicas that hold them: contract, reference model, and the implementation in use."""
 
 from octavo_router.routing.index.base import Digest, Hit, PrefixIndex
 from octavo_router.routing.index.dict_index import DictIndex
