@@ -47,11 +47,12 @@ node: setup ## Start a real Kubernetes node with KubeRay and both images here, a
 node-down: ## End it and remove all that it left
 	@if [ -x .venv/bin/python ]; then PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.node down; fi
 
-lint: setup ## Check style, types and the import rules
+lint: setup ## Check style, types, the import rules and the prose
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
+	@.venv/bin/python tools/prose.py
 
 format: setup ## Format the code and sort the imports
 	@.venv/bin/ruff check --select I --fix
