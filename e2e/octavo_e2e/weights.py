@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from octavo_api.model_source import locate
-from octavo_engine.models.hf_config import config_from_folder
 from octavo_engine.models.tensors import tensors_of
+from octavo_engine.weights.hf_config import config_from_folder
 from octavo_text.from_gguf import describe_gguf
 
 _COMMIT = "0" * 40

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
-from octavo_engine.models.config import ModelConfig
 from octavo_engine.models.tensors import EMBEDDING, tensors_of
+from octavo_engine.weights.model_config import ModelConfig
 
 GIB = 2**30
 MAX_DEFAULT_CACHE = 4 * GIB

@@ -182,8 +182,8 @@ def write_broken_model(folder: Path) -> Path:
     from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    from octavo_engine.models.hf_config import config_from_folder
     from octavo_engine.models.tensors import tensors_of
+    from octavo_engine.weights.hf_config import config_from_folder
 
     folder.mkdir()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

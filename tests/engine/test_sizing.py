@@ -7,7 +7,6 @@ import pytest
 
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
-from octavo_engine.models.config import Family, ModelConfig, RopeConfig
 from octavo_engine.sizing import (
     GIB,
     PROCESS_BYTES,
@@ -17,6 +16,7 @@ from octavo_engine.sizing import (
     choose_threads,
     plan_memory,
 )
+from octavo_engine.weights.model_config import Family, ModelConfig, RopeConfig
 
 SMOLLM2 = ModelConfig(
     family=Family.LLAMA,

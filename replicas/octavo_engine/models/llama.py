@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo_engine.models.config import ModelConfig
 from octavo_engine.models.rope import cos_sin_table
 from octavo_engine.models.tensors import EMBEDDING
+from octavo_engine.weights.model_config import ModelConfig
 from octavo_engine.weights.reader import WeightReader
 from octavo_kernels import AttentionMetadata, Kernels, Linear
 

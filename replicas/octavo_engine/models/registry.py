@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from octavo_engine.models.config import Family
 from octavo_engine.models.llama import LlamaModel
 from octavo_engine.models.tensors import tensors_of
 from octavo_engine.weights.checkpoint import Checkpoint
+from octavo_engine.weights.model_config import Family
 from octavo_engine.weights.reader import WeightReader
 from octavo_kernels import Kernels
 

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from octavo_engine.models.config import RopeConfig, RopeKind
+from octavo_engine.weights.model_config import RopeConfig, RopeKind
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[torch.Tensor, float]:

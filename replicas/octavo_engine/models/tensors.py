@@ -1,6 +1,6 @@
 """The tensors that a model is made of. No torch: a checkpoint is compared with it before anything is loaded."""
 
-from octavo_engine.models.config import ModelConfig
+from octavo_engine.weights.model_config import ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from octavo_api.errors import ModelError
 from octavo_api.model_source import Format, ModelFiles
-from octavo_engine.models.config import ModelConfig
+from octavo_engine.weights.model_config import ModelConfig
 
 if TYPE_CHECKING:
     import torch

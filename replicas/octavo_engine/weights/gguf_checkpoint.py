@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octavo_engine.models.config import Family
-from octavo_engine.models.gguf_config import ROPE_FREQS, config_from_gguf
 from octavo_engine.weights.checkpoint import Shape
 from octavo_engine.weights.fingerprint import fingerprint
+from octavo_engine.weights.gguf_config import ROPE_FREQS, config_from_gguf
 from octavo_engine.weights.gguf_file import GgufFile
+from octavo_engine.weights.model_config import Family
 
 if TYPE_CHECKING:
     import torch

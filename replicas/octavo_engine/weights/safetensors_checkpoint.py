@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.hf_config import config_from_folder, read_json
 from octavo_engine.weights.checkpoint import Shape
 from octavo_engine.weights.fingerprint import fingerprint
+from octavo_engine.weights.hf_config import config_from_folder, read_json
 
 if TYPE_CHECKING:
     import torch

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.config import Family, RopeConfig, RopeKind
-from octavo_engine.models.hf_config import config_from_folder, config_from_hf
 from octavo_engine.models.rope import inverse_frequencies
+from octavo_engine.weights.hf_config import config_from_folder, config_from_hf
+from octavo_engine.weights.model_config import Family, RopeConfig, RopeKind
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -44,7 +44,7 @@ CONFIG = {
 def checkpoint(tmp_path_factory) -> SafetensorsCheckpoint:
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    from octavo_engine.models.hf_config import config_from_folder
+    from octavo_engine.weights.hf_config import config_from_folder
 
     noise = torch.Generator().manual_seed(1)
     tensors = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.config import Family, RopeKind
 from octavo_engine.models.tensors import tensors_of
 from octavo_engine.weights.checkpoint import check_tensors
 from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
 from octavo_engine.weights.gguf_file import GgufFile
+from octavo_engine.weights.model_config import Family, RopeKind
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 RAW_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]

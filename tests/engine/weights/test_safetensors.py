@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.hf_config import config_from_folder
 from octavo_engine.models.registry import load_model
 from octavo_engine.models.tensors import tensors_of
+from octavo_engine.weights.hf_config import config_from_folder
 from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 from octavo_kernels.reference import ReferenceKernels
 

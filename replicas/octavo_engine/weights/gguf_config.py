@@ -8,8 +8,8 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.config import Family, ModelConfig, RopeConfig, RopeKind
-from octavo_engine.models.hf_config import Fields, max_model_len
+from octavo_engine.weights.hf_config import Fields, max_model_len
+from octavo_engine.weights.model_config import Family, ModelConfig, RopeConfig, RopeKind
 
 ROPE_FREQS = "rope_freqs.weight"
 

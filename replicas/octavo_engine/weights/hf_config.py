@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.config import Family, ModelConfig, RopeConfig, RopeKind
+from octavo_engine.weights.model_config import Family, ModelConfig, RopeConfig, RopeKind
 
 _ACTIVATIONS = ("silu", "swish")
 _FAMILIES = frozenset(map(str, Family))
