@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--stop", action="store_true", help="with a stop string, which costs a step for each token")
     arguments = parser.parse_args()
-    engine = ("octavo_engine.service", "--synthetic", "--model", "synthetic://49152", "--replica", "r0")
+    engine = ("octavo_engine", "--synthetic", "--model", "synthetic://49152", "--replica", "r0")
     engine += ("--synthetic-step-ms", str(arguments.step_ms), "--synthetic-blocks", "65536")
     engine += ("--set", f"max_num_seqs={arguments.streams}", "--set", "max_num_batched_tokens=8192")
     with process(*engine, says=r"127\.0\.0\.1:(\d+)") as (_, found):

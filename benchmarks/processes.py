@@ -64,7 +64,7 @@ def stack(
 
 
 def _engine(number: int, port: int, secret: Path, settings: Sequence[str]) -> list[str]:
-    command = ["octavo_engine.service", "--model", "embedded://smollm2", "--replica", f"engine-{number}"]
+    command = ["octavo_engine", "--model", "embedded://smollm2", "--replica", f"engine-{number}"]
     return [*command, "--port", str(port), "--secret-file", str(secret), *_settings(settings)]
 
 

@@ -58,7 +58,7 @@ def num_blocks(options: argparse.Namespace) -> int:
 def start_engine(options: argparse.Namespace) -> tuple[subprocess.Popen[str], int]:
     chosen = settings(options)
     command = [
-        sys.executable, "-m", "octavo_engine.service", "--synthetic", "--model", f"synthetic://{VOCAB}",
+        sys.executable, "-m", "octavo_engine", "--synthetic", "--model", f"synthetic://{VOCAB}",
         "--synthetic-step-ms", str(options.step_ms), "--synthetic-blocks", str(num_blocks(options)),
         "--set", f"max_num_seqs={chosen.max_num_seqs}",
         "--set", f"max_num_batched_tokens={chosen.max_num_batched_tokens}",

@@ -1,6 +1,6 @@
 """An engine without a model, for load tests: real scheduler, real protocol, made-up tokens in a given time.
 
-``python -m octavo_engine.service --synthetic --model synthetic://32000`` serves one. What it generates depends on
+``python -m octavo_engine --synthetic --model synthetic://32000`` serves one. What it generates depends on
 nothing but the tokens before, so a stream can be checked (``next_token``), and a preempted, forked or resubmitted
 request goes on as it would have.
 """

@@ -47,7 +47,7 @@ class EngineReplica:
 
     async def _start(self, args: ApplicationArgs) -> None:
         from octavo_engine.engine import settle_heap
-        from octavo_engine.service import EngineServer
+        from octavo_engine.service.server import EngineServer
 
         self._environment = read_environment(os.environ)
         self._config = EngineUserConfig.model_validate(ray_adapter.initial_user_config())

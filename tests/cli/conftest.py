@@ -33,7 +33,7 @@ def endpoint(draw_ports: Callable[[int], list[int]]) -> Iterator[str]:
     """URL of a real gateway with an engine whose tokens are made up, as plain processes."""
     engine_port, http_port, grpc_port = draw_ports(3)
     engine = [
-        *("octavo_engine.service", "--synthetic", "--model", f"synthetic://{VOCAB_SIZE}"),
+        *("octavo_engine", "--synthetic", "--model", f"synthetic://{VOCAB_SIZE}"),
         *("--port", str(engine_port), "--replica", "e0", "--synthetic-step-ms", "10"),
     ]
     gateway = [

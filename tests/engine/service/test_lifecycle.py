@@ -9,7 +9,7 @@ import pytest
 
 from octavo_api.errors import PortInUse, StartupError
 from octavo_api.v1 import sampling_pb2
-from octavo_engine.command import main
+from octavo_engine.__main__ import main
 from octavo_engine.engine import MAX_CONSECUTIVE_FAILURES
 
 PROMPT = list(range(10, 30))
@@ -134,8 +134,8 @@ async def test_the_heartbeat_is_young_when_idle_and_ages_in_a_step(serve, attach
 
 
 async def test_a_stalled_engine_sends_no_beats(serve, attach, monkeypatch):
-    monkeypatch.setattr("octavo_engine.service.BEAT_INTERVAL_S", 0.02)
-    monkeypatch.setattr("octavo_engine.service.STALLED_AFTER_S", 0.1)
+    monkeypatch.setattr("octavo_engine.service.server.BEAT_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_engine.service.server.STALLED_AFTER_S", 0.1)
     replica = await serve(stepped=True)
     gateway = await attach(replica)
     received = await gateway.submit(1, PROMPT, max_tokens=3)
@@ -174,7 +174,7 @@ async def test_a_free_port_may_be_asked_for_and_used_again(serve, attach):
 
 
 async def test_an_address_of_another_machine_is_refused(serve, monkeypatch):
-    from octavo_engine.listener import bind
+    from octavo_engine.service.listener import bind
 
     with pytest.raises(StartupError, match=r"192\.0\.2\.1"):
         bind(grpc.aio.server(), "192.0.2.1", 5000)
@@ -189,7 +189,7 @@ async def spawn(tmp_path):
 
     async def start(*arguments: str):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "octavo_engine.service", "--synthetic", "--model", "synthetic://1000",
+            sys.executable, "-m", "octavo_engine", "--synthetic", "--model", "synthetic://1000",
             "--secret-file", str(secret), *arguments, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         processes.append(process)

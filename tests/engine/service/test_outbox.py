@@ -5,7 +5,7 @@ from octavo_api.errors import EngineFailure
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_engine.core.plan import Logprobs
 from octavo_engine.core.request import FinishReason, RequestOutput
-from octavo_engine.outbox import CacheState, Outbox
+from octavo_engine.service.outbox import CacheState, Outbox
 
 
 def state(num_blocks: int = 0) -> CacheState:

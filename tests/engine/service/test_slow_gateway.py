@@ -62,7 +62,7 @@ async def test_lost_events_are_healed_by_a_snapshot(serve, attach):
 
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_gateway_that_takes_nothing_for_long_is_given_up(serve, attach, monkeypatch, caplog, leaves):
-    monkeypatch.setattr("octavo_engine.service.BLOCKED_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("octavo_engine.service.server.BLOCKED_TIMEOUT_S", 1.0)
     replica = await serve(num_blocks=8192, block_size=16, max_model_len=2048, max_num_seqs=64, step_time_s=0.01)
     slow, other = await attach(replica, name="slow", read=False), await attach(replica, name="other")
     await flood(slow, streams=48, tokens=1500)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from octavo_api.settings import EngineSettings, RouterSettings
-from octavo_engine.service import EngineServer
+from octavo_engine.service.server import EngineServer
 from octavo_engine.synthetic import load_synthetic, next_token
 from octavo_router.fleet.dispatch import ReplicaPool
 from octavo_router.fleet.registry import ReplicaAddress
@@ -83,7 +83,7 @@ async def test_the_log_follows_a_request_from_gateway_to_engine_and_holds_no_tex
     body = {"model": "bytes", "prompt": "the prompt itself", "max_tokens": 5, "ignore_eos": True}
     answer = (await http.post("/v1/completions", json=body)).json()
     lines = {(r.name, r.getMessage()) for r in caplog.records if getattr(r, "request_id", "") in answer["id"]}
-    engine = [message for name, message in lines if name == "octavo_engine.peer"]
+    engine = [message for name, message in lines if name == "octavo_engine.service.peer"]
     assert sorted(engine) == ["request ended: length", "request of test: 17 prompt tokens, priority 0"]
     (gateway,) = [message for name, message in lines if name == "octavo_router.answers.request_log"]
     assert gateway.startswith("request ended: length on ")

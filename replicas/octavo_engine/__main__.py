@@ -1,4 +1,4 @@
-"""``python -m octavo_engine.service``: one engine as a plain process."""
+"""``python -m octavo_engine``: one engine as a plain process."""
 
 import argparse
 import asyncio
@@ -13,7 +13,7 @@ from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import StartupError
 from octavo_api.settings import EngineSettings
 from octavo_engine.engine import settle_heap
-from octavo_engine.service import EngineServer, Loaded
+from octavo_engine.service.server import EngineServer, Loaded
 from octavo_engine.synthetic import load_synthetic
 
 DRAIN_SECONDS = 600.0
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m octavo_engine.service", description="Serves one engine replica to gateways over gRPC."
+        prog="python -m octavo_engine", description="Serves one engine replica to gateways over gRPC."
     )
     parser.add_argument("--model", required=True, help="address of the model, as in spec.model.uri")
     parser.add_argument("--revision", help="branch, tag or commit of a hub model")
@@ -113,3 +113,7 @@ async def _first(*events: asyncio.Event) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

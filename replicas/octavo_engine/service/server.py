@@ -1,12 +1,11 @@
 """The engine's gRPC service: ``octavo.v1.Replica`` over one engine, for any number of gateways.
 
-``python -m octavo_engine.service`` runs it as a plain process; Serve runs it inside a replica.
+``python -m octavo_engine`` runs it as a plain process; Serve runs it inside a replica.
 """
 
 import asyncio
 import hmac
 import logging
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,11 +20,11 @@ from octavo_api.v1 import replica_pb2, replica_pb2_grpc
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.engine import Engine, Runner, StepReport
-from octavo_engine.intake import Intake
-from octavo_engine.listener import bind
-from octavo_engine.outbox import CacheState, Outbox
-from octavo_engine.peer import Context, LiveRequest, Peer
-from octavo_engine.wire import digest_message, event_messages, load_message, low64s
+from octavo_engine.service.intake import Intake
+from octavo_engine.service.listener import bind
+from octavo_engine.service.messages import digest_message, event_messages, load_message, low64s
+from octavo_engine.service.outbox import CacheState, Outbox
+from octavo_engine.service.peer import Context, LiveRequest, Peer
 
 logger = logging.getLogger(__name__)
 
@@ -280,9 +279,3 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[_T], None], argum
     """Hands over to the loop; one that has been closed no longer listens."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, argument)
-
-
-if __name__ == "__main__":
-    from octavo_engine.command import main
-
-    sys.exit(main())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from octavo_api.v1 import replica_pb2
 from octavo_engine.core.request import RequestOutput
-from octavo_engine.wire import add_to_output
+from octavo_engine.service.messages import add_to_output
 
 MAX_PENDING_HASHES = 65_536
 

@@ -12,8 +12,8 @@ from octavo_api.errors import Draining, InvalidRequest, RequestError
 from octavo_api.v1 import replica_pb2
 from octavo_engine.core.request import FinishReason, RequestOutput
 from octavo_engine.engine import Engine
-from octavo_engine.intake import Intake
-from octavo_engine.outbox import CacheState, Outbox
+from octavo_engine.service.intake import Intake
+from octavo_engine.service.outbox import CacheState, Outbox
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Serve gateways over gRPC: one server, one peer for each gateway, messages both ways."""
