@@ -15,7 +15,7 @@ import torch
 from drive import Job
 from peer import hf_model
 
-from octavo_engine.loading import LoadedEngine
+from octavo_engine.startup.loading import LoadedEngine
 
 PROMPTS, OUTPUT_LEN = 20, 64
 

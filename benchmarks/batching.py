@@ -10,7 +10,7 @@ import drive
 from drive import Job, fresh_core
 
 from octavo_engine.core.engine_core import EngineCore
-from octavo_engine.loading import LoadedEngine
+from octavo_engine.startup.loading import LoadedEngine
 
 ROWS = 16
 

@@ -15,7 +15,7 @@ from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.request import NewRequest
-from octavo_engine.loading import LoadedEngine, load_engine
+from octavo_engine.startup.loading import LoadedEngine, load_engine
 
 
 def load(**settings: Any) -> LoadedEngine:

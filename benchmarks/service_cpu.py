@@ -24,7 +24,7 @@ from octavo_api.settings import EngineSettings
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.request import NewRequest
-from octavo_engine.synthetic import load_synthetic
+from octavo_engine.startup.synthetic import load_synthetic
 
 VOCAB = 32000
 PROMPT_TOKENS = 64

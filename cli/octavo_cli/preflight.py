@@ -34,7 +34,7 @@ def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
 
 def _check_engine(spec: Spec) -> None:
     """Makes the plan that every engine replica is going to make: model files, settings and memory."""
-    from octavo_engine.planning import plan_engine
+    from octavo_engine.startup.planning import plan_engine
     from octavo_text import ModelText
 
     files = locate(spec.model.uri, spec.model.revision)

@@ -14,7 +14,7 @@ from octavo_api.errors import StartupError
 from octavo_api.settings import EngineSettings
 from octavo_engine.engine import settle_heap
 from octavo_engine.service.server import EngineServer, Loaded
-from octavo_engine.synthetic import load_synthetic
+from octavo_engine.startup.synthetic import load_synthetic
 
 DRAIN_SECONDS = 600.0
 
@@ -70,7 +70,7 @@ def _load(options: argparse.Namespace, settings: EngineSettings) -> Loaded:
             step_time_s=options.synthetic_step_ms / 1e3,
             token_time_s=options.synthetic_token_us / 1e6,
         )
-    from octavo_engine.loading import load_engine  # torch takes seconds to import
+    from octavo_engine.startup.loading import load_engine  # torch takes seconds to import
 
     return load_engine(
         options.model,

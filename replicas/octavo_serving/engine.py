@@ -24,7 +24,7 @@ from octavo_serving import autoscaling, logs, ray_adapter
 from octavo_serving.secrets import engine_secret
 
 if TYPE_CHECKING:
-    from octavo_engine.loading import LoadedEngine
+    from octavo_engine.startup.loading import LoadedEngine
 
 logger = logging.getLogger("octavo_serving.engine")
 
@@ -61,7 +61,7 @@ class EngineReplica:
 
     def load(self, args: ApplicationArgs) -> "LoadedEngine":
         """Reads the model; blocks for seconds to minutes. Raises ``StartupError``."""
-        from octavo_engine.loading import load_engine
+        from octavo_engine.startup.loading import load_engine
 
         return load_engine(
             args.model_uri,

@@ -16,7 +16,7 @@ from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.request import NewRequest
-from octavo_engine.loading import LoadedEngine, load_engine
+from octavo_engine.startup.loading import LoadedEngine, load_engine
 from octavo_text import ModelText
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

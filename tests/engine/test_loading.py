@@ -13,10 +13,10 @@ from octavo_api.model_source import EMBEDDED, locate
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
-from octavo_engine.loading import load_engine
 from octavo_engine.models.tensors import tensors_of
-from octavo_engine.planning import plan_engine
 from octavo_engine.sizing import PANEL_WIDTH, Machine
+from octavo_engine.startup.loading import load_engine
+from octavo_engine.startup.planning import plan_engine
 from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
 from octavo_engine.weights.hf_config import config_from_folder
 

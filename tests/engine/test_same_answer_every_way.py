@@ -24,7 +24,7 @@ type_of_answer = tuple[tuple[int, ...], tuple[float, ...]]
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def engine(request: pytest.FixtureRequest):
-    from octavo_engine.loading import load_engine
+    from octavo_engine.startup.loading import load_engine
 
     settings = EngineSettings.read(
         {

@@ -39,7 +39,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class Loaded(Protocol):
-    """What the service needs of a loaded engine (``octavo_engine.loading.LoadedEngine``)."""
+    """What the service needs of a loaded engine (``octavo_engine.startup.loading.LoadedEngine``)."""
 
     @property
     def core_config(self) -> CoreConfig: ...

@@ -18,7 +18,7 @@ from octavo_api.settings import EngineSettings
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc, sampling_pb2
 from octavo_engine.core.plan import StepOutput, StepPlan
 from octavo_engine.service.server import EngineServer
-from octavo_engine.synthetic import SyntheticEngine, SyntheticRunner, load_synthetic, next_token
+from octavo_engine.startup.synthetic import SyntheticEngine, SyntheticRunner, load_synthetic, next_token
 
 VOCAB = 1000
 SECRET = "a secret"

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from octavo_api.settings import EngineSettings, RouterSettings
 from octavo_engine.service.server import EngineServer
-from octavo_engine.synthetic import load_synthetic, next_token
+from octavo_engine.startup.synthetic import load_synthetic, next_token
 from octavo_router.fleet.dispatch import ReplicaPool
 from octavo_router.fleet.registry import ReplicaAddress
 from octavo_router.metrics import Metrics

@@ -40,7 +40,7 @@ class SyntheticReplica(EngineReplica):
     def load(self, args: ApplicationArgs) -> Any:
         from dataclasses import replace
 
-        from octavo_engine.synthetic import load_synthetic
+        from octavo_engine.startup.synthetic import load_synthetic
 
         settings = engine_settings(self._environment, self._config)
         loaded = load_synthetic(f"synthetic://{VOCAB_SIZE}", settings, step_time_s=STEP_S)

@@ -12,7 +12,7 @@ from octavo_api.blocks import low64
 from octavo_api.errors import RequestError
 from octavo_api.settings import EngineSettings
 from octavo_engine.service.server import EngineServer
-from octavo_engine.synthetic import load_synthetic, next_token
+from octavo_engine.startup.synthetic import load_synthetic, next_token
 from octavo_router.fleet.registry import ReplicaAddress
 from octavo_router.routing.route import Reason
 

@@ -11,9 +11,9 @@ from octavo_api.model_source import locate
 from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import load_model
-from octavo_engine.planning import plan_engine
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sizing import GIB, Machine, choose_threads
+from octavo_engine.startup.planning import plan_engine
 
 _TORCH = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT32: torch.float32}
 

@@ -1,0 +1,1 @@
+"""Start an engine: plan it from headers, settings and the machine, then load and warm it up."""
