@@ -7,7 +7,8 @@ from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.tensors import tensors_of
 from octavo_engine.sizing import Machine, MemoryPlan, choose_dtype, choose_max_model_len, plan_memory
-from octavo_engine.weights.checkpoint import Checkpoint, check_tensors, ignorable, open_checkpoint
+from octavo_engine.weights.checkpoint import Checkpoint, check_tensors, ignorable
+from octavo_engine.weights.opening import open_checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from octavo_api.errors import ModelError
-from octavo_api.model_source import Format, ModelFiles
 from octavo_engine.weights.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -28,14 +27,6 @@ class Checkpoint(Protocol):
 
     def fingerprint(self) -> str:
         """Returns a digest of what the files say: equal wherever the same files lie, different for others."""
-
-
-def open_checkpoint(files: ModelFiles) -> Checkpoint:
-    """Reads headers only. Raises ``ModelError`` naming the file and what is wrong with it."""
-    from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
-    from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
-
-    return GgufCheckpoint(files.path) if files.format is Format.GGUF else SafetensorsCheckpoint(files.path)
 
 
 def ignorable(config: ModelConfig) -> frozenset[str]:
