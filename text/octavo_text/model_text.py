@@ -24,10 +24,12 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 class ModelText:
-    """Everything between text and tokens. Safe to use from one event loop; encoding of long texts leaves it free.
+    """Conversion between text and tokens for one model.
 
-    Text of control tokens (``<|im_end|>``) is read as these tokens wherever it stands, in a user's message as well,
-    as in vLLM and ``transformers``.
+    Use it from one event loop; encoding of long texts leaves it free.
+
+    Text of control tokens (``<|im_end|>``) is read as these tokens at any place, also in a user's message. This is
+    the same in vLLM and ``transformers``.
     """
 
     def __init__(self, description: TextDescription) -> None:
@@ -44,10 +46,10 @@ class ModelText:
 
     @classmethod
     def load(cls, files: ModelFiles, *, cache: Path | None = None) -> Self:
-        """Reads a model's tokenizer, templates and defaults, no weights.
+        """Read a model's tokenizer, templates and defaults, but no weights.
 
-        ``cache`` is where tokenizers converted from GGUF are kept, by default in the user's cache folder. Raises
-        ``ModelError`` that names the file and what is wrong with it.
+        ``cache`` is the folder for tokenizers converted from GGUF, by default in the user's cache folder. Raise
+        ``ModelError`` that names the file and the problem.
         """
         if files.format is Format.GGUF:
             return cls(describe_gguf(files.path, cache or cache_folder()))
@@ -58,15 +60,19 @@ class ModelText:
         return self._chat is not None
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Returns the token ids of ``text``, with the model's own BOS or EOS around it unless told otherwise.
+        """Return the token ids of ``text``, by default with the model's own BOS or EOS around it.
 
-        Raises ``InvalidRequest`` for text that is not Unicode (a lone surrogate).
+        Raise ``InvalidRequest`` for text that is not Unicode (a lone surrogate).
         """
         if len(text) <= _INLINE_CHARS:
             return self._encode(text, add_special_tokens, "prompt")
         return await asyncio.get_running_loop().run_in_executor(
             self._pool, self._encode, text, add_special_tokens, "prompt"
         )
+
+    def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the result of ``encode`` without an event loop."""
+        return self._encode(text, add_special_tokens, "prompt")
 
     async def encode_chat(
         self,
@@ -75,10 +81,10 @@ class ModelText:
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Returns the token ids of a conversation. Only the template writes special tokens, so there is one BOS.
+        """Return the token ids of a conversation. Only the template writes special tokens, so there is one BOS.
 
-        Raises ``InvalidRequest`` where the model has no chat template, a message has not the shape of one, or the
-        template refuses them.
+        Raise ``InvalidRequest`` if the model has no chat template, a message has a wrong shape, or the template
+        rejects the messages.
         """
         if self._chat is None:
             raise InvalidRequest("messages: this model has no chat template; use /v1/completions", param="messages")
@@ -88,7 +94,7 @@ class ModelText:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._encode_chat, *arguments)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Raises ``InvalidRequest`` for an id outside of the vocabulary."""
+        """Return the text of ``ids``. Raise ``InvalidRequest`` for an id outside of the vocabulary."""
         for token in ids:
             if not 0 <= token < self._vocabulary.size:
                 raise InvalidRequest.field("tokens", token, f"ids from 0 to {self._vocabulary.size - 1}")
@@ -96,21 +102,21 @@ class ModelText:
         return detokenizer.push(ids) + detokenizer.flush()
 
     def detokenizer(self, prompt_ids: Sequence[int], *, skip_special_tokens: bool = True) -> Detokenizer:
-        """Returns the detokenizer of one choice that follows ``prompt_ids``."""
+        """Return the detokenizer of one choice that follows ``prompt_ids``."""
         return Detokenizer(self._vocabulary, prompt_ids, skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
-        """Returns one token as text, with U+FFFD for bytes that are no character alone."""
+        """Return one token as text, with U+FFFD for bytes that are no character alone."""
         return self._vocabulary.pieces[token_id].decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._vocabulary.pieces[token_id]
 
     def _encode(self, text: str, add_special_tokens: bool, param: str) -> list[int]:
-        # Of tokenizers' encoders only the batch ones let go of the GIL.
+        # Of tokenizers' encoders only the batch ones release the GIL.
         try:
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-        except TypeError:  # what tokenizers raises for text that has no UTF-8
+        except TypeError:  # the error of tokenizers for text that has no UTF-8
             raise InvalidRequest(f"{param}: got a lone surrogate, allowed: Unicode text", param=param) from None
 
     def _encode_chat(
@@ -125,7 +131,7 @@ class ModelText:
 
 
 def _short(messages: object) -> bool:
-    """Says whether a conversation, which is not checked yet, is sure to render and encode within a hop's time."""
+    """Return True if a conversation, not checked yet, renders and encodes within the time of a hop."""
     if not isinstance(messages, list) or len(messages) > _INLINE_MESSAGES:
         return False
     values = [value for message in messages if isinstance(message, Mapping) for value in message.values()]
