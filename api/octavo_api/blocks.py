@@ -3,8 +3,8 @@
 ``root = H(schema ‖ model ‖ kv_dtype ‖ block_size ‖ adapter ‖ salt)`` with every field tagged and length-prefixed,
 ``h_i = H(h_{i-1} ‖ tokens_i as little-endian u32)``, ``H`` = BLAKE2b with a digest of 128 bits. A block's hash names
 its own tokens and all before them, for one model, one KV dtype, one adapter and one tenant's salt. Engines key on all
-128 bits, because a collision there would give a wrong answer; routers keep the low 64, because there it costs one
-detour. Golden vectors are in the tests: a change of any byte is a change of ``SCHEMA``.
+128 bits: a collision there would give a wrong answer. Routers keep the low 64 bits: a collision there costs one detour.
+Golden vectors are in the tests. A change of any byte is a change of ``SCHEMA``.
 """
 
 import struct

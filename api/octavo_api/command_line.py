@@ -1,4 +1,4 @@
-"""What the commands of engine, gateway and ``octavo up`` read alike."""
+"""Options that the commands of engine, gateway and ``octavo up`` share."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -167,7 +167,7 @@ def _extra(info: FieldInfo) -> dict[str, Any]:
 
 
 def is_immutable(field: Field) -> bool:
-    """Says whether the value itself cannot be changed; of a section, whether it is there."""
+    """Returns True if the value itself cannot be changed; for a section, if its presence cannot."""
     return field.change == Change.IMMUTABLE and field.shape.section is None
 
 
@@ -220,8 +220,11 @@ def _shape(shape: Shape, field: Field) -> dict[str, Any]:
 
 
 def _integer(limits: dict[str, Any]) -> dict[str, Any]:
-    """The API server keeps limits as doubles: the largest int64 would be rounded to one that no int64 can reach, and
-    every value of the field refused. The format says that limit already."""
+    """Returns format and limits of an integer.
+
+    The API server keeps limits as doubles. It would round the largest int64 to a number that no int64 can reach, and
+    reject every value of the field. The format contains that limit already.
+    """
     if limits["maximum"] < 2**31:
         return {"format": "int32", **limits}
     exact = {name: limit for name, limit in limits.items() if abs(limit) <= 2**53}

@@ -53,11 +53,11 @@ _SERVED_NAME = Rule(
     r"self.matches('^[^\\x00-\\x1f\\x7f-\\x{9f}]*$')",
     lambda name: not any(unicodedata.category(letter) == "Cc" for letter in name),
 )
-"""It stands in headers, logs and metrics."""
+"""The name appears in headers, logs and metrics."""
 
 
 class Model(Section):
-    """What is served."""
+    """The model and its name in requests."""
 
     RULES = (
         Rule(
@@ -88,13 +88,13 @@ class Model(Section):
     )
     secret_ref: TokenRef | None = setting(
         None,
-        "Access token of a `hf://` model. A rotated token counts from the next start of a replica.",
+        "Access token of a `hf://` model. A replica reads a rotated token when it starts.",
         change=Change.NEW_CLUSTER,
         auto="none",
     )
     cache: ClaimRef | None = setting(
         None,
-        "Where downloaded models and compiled kernels are kept, shared by all replicas.",
+        "Claim for downloaded models and compiled kernels, shared by all replicas.",
         change=Change.NEW_CLUSTER,
         auto="the pod's own disk, gone with it",
     )
@@ -121,7 +121,7 @@ class Autoscaling(Section):
     )
     target_cache_percent: int = setting(
         80,
-        "Share of a replica's KV cache that running requests should hold; what could be evicted does not count.",
+        "Target share of a replica's KV cache held by running requests; blocks that can be evicted do not count.",
         change=Change.LIVE,
         unit="percent",
         ge=1,
@@ -129,7 +129,7 @@ class Autoscaling(Section):
     )
     upscale_delay_seconds: int = setting(
         10,
-        "How long more replicas must be wanted before they are started.",
+        "Seconds for which the load must call for more replicas before they start.",
         change=Change.LIVE,
         unit="seconds",
         ge=0,
@@ -137,7 +137,7 @@ class Autoscaling(Section):
     )
     downscale_delay_seconds: int = setting(
         300,
-        "How long fewer replicas must be wanted before some are stopped.",
+        "Seconds for which the load must call for fewer replicas before some stop.",
         change=Change.LIVE,
         unit="seconds",
         ge=0,
@@ -145,7 +145,7 @@ class Autoscaling(Section):
     )
     downscale_to_zero_delay_seconds: int = setting(
         1800,
-        "How long nothing must be asked before the last replica is stopped.",
+        "Seconds without a request before the last replica stops.",
         change=Change.LIVE,
         unit="seconds",
         ge=0,
@@ -168,18 +168,18 @@ class RolloutStrategy(StrEnum):
 
 
 class Rollout(Section):
-    """How a change reaches the replicas."""
+    """Strategy and limits of a change."""
 
     strategy: RolloutStrategy = setting(
         RolloutStrategy.IN_PLACE,
-        "How a field that needs a new cluster is changed: `InPlace` stops the old one first and interrupts service, "
-        "`NewCluster` starts the new one beside it, needs double capacity and cuts nothing.",
+        "Way to change a field that needs a new cluster. `InPlace` stops the old cluster first and interrupts service. "
+        "`NewCluster` starts the new cluster beside the old one, needs double capacity and interrupts nothing.",
         change=Change.LIVE,
         strict=False,
     )
     drain_seconds: int = setting(
         600,
-        "Longest time that a replica may take to end its streams before it is stopped.",
+        "Maximum seconds for a replica to end its streams before it stops.",
         change=Change.LIVE,
         unit="seconds",
         ge=0,
@@ -187,9 +187,9 @@ class Rollout(Section):
     )
     max_surge_percent: int = setting(
         25,
-        "Engines that may run beyond the wanted number while engines are replaced, as a share of that number, rounded "
-        "up: new ones start first, and the old ones answer until they do. It needs room for that many more; 0 stops "
-        "old ones first, and one engine alone is then gone until the next is up.",
+        "Additional engines during a replacement, in percent of the replicas, rounded up. New engines start first, and "
+        "old engines answer until the new ones are ready. The cluster needs room for all of them. With 0 old "
+        "engines stop first, and a single engine is absent until its successor is ready.",
         change=Change.LIVE,
         unit="percent",
         ge=0,
@@ -197,7 +197,7 @@ class Rollout(Section):
     )
     progress_deadline_seconds: int = setting(
         1800,
-        "Longest time without progress before the deployment is reported as stalled; it is tried on.",
+        "Maximum seconds without progress before the deployment is reported as stalled; the operator keeps retrying.",
         change=Change.LIVE,
         unit="seconds",
         ge=1,
@@ -225,7 +225,7 @@ class Service(Section):
 
 
 class Endpoint(Section):
-    """Where requests come in."""
+    """Listeners, Service, certificate and API keys."""
 
     RULES = (
         Rule(
@@ -239,11 +239,14 @@ class Endpoint(Section):
     grpc: Port = setting(Port(port=9000), "gRPC listener.", change=Change.NEW_CLUSTER)
     service: Service = Service()
     tls_secret_ref: TlsRef | None = setting(
-        None, "Certificate of both listeners; a renewed one is read again.", change=Change.NEW_CLUSTER, auto="no TLS"
+        None,
+        "Certificate of both listeners; the gateway reads a renewed certificate again.",
+        change=Change.NEW_CLUSTER,
+        auto="no TLS",
     )
     api_key_secret_ref: ApiKeyRef | None = setting(
         None,
-        "Keys that requests must carry as `Authorization: Bearer`; changed keys are read again.",
+        "Keys that requests must carry as `Authorization: Bearer`; the gateway reads changed keys again.",
         change=Change.NEW_CLUSTER,
         auto="every request is answered",
     )
@@ -259,7 +262,7 @@ _WAS_EXTERNAL = _IS_EXTERNAL.replace("self", "oldSelf")
 
 
 def _mounted(at: str, cel: str, used: Callable[["Spec"], bool], what: str = "") -> Rule:
-    """What is mounted into pods, which external mode has none of."""
+    """Requires managed mode for a field that is mounted into pods."""
     return Rule(
         f"{at[1:]}{what} is mounted into pods, so it needs rayCluster.managed",
         f"!({_IS_EXTERNAL} && {cel})",
@@ -269,7 +272,7 @@ def _mounted(at: str, cel: str, used: Callable[["Spec"], bool], what: str = "") 
 
 
 class Spec(Section):
-    """What is wanted."""
+    """Desired state of a deployment."""
 
     RULES = (
         Rule(
@@ -339,7 +342,7 @@ class Spec(Section):
     suspend: bool = setting(False, "Stop serving and free the resources, and keep the resource.", change=Change.LIVE)
     deletion_policy: DeletionPolicy = setting(
         DeletionPolicy.DELETE,
-        "Whether the application goes with the resource; `Orphan` leaves it, in external mode only.",
+        "Fate of the application when the resource is deleted. `Orphan` keeps it, in external mode only.",
         change=Change.LIVE,
         strict=False,
     )

@@ -18,7 +18,7 @@ from octavo_api.settings import parse_bytes
 
 
 class Kind(StrEnum):
-    """What a value is, in the reference pages' words."""
+    """Kinds of values, in the words of the reference pages."""
 
     SECTION = "object"
     PASSTHROUGH = "Kubernetes object"

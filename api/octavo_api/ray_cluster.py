@@ -1,4 +1,4 @@
-"""The Ray cluster of a ``ServingDeployment``: one of its own, through KubeRay, or one that somebody else runs."""
+"""The Ray cluster of a ``ServingDeployment``: managed through KubeRay, or external."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ class Head(Section):
 
 
 class Managed(Section):
-    """A ``RayCluster`` of the deployment's own, by KubeRay. All fields but ``networkPolicy`` need a new cluster."""
+    """A ``RayCluster`` that the operator creates. All fields except ``networkPolicy`` need a new cluster."""
 
     image: str | None = setting(
         None,
@@ -27,7 +27,7 @@ class Managed(Section):
         max_length=512,
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = setting(
-        None, "When the image is pulled, in all pods.", change=Change.NEW_CLUSTER, auto="Kubernetes' rule by tag"
+        None, "Pull policy of the image in all pods.", change=Change.NEW_CLUSTER, auto="Kubernetes' rule by tag"
     )
     image_pull_secrets: list[Passthrough] = setting(
         [], "Secrets for the image's registry, as in a pod: `{name: NAME}`.", change=Change.NEW_CLUSTER, max_length=16
@@ -43,7 +43,7 @@ class Managed(Section):
     )
     priority_class_name: str | None = setting(
         None,
-        "PriorityClass of all pods; a request's own priority is another matter.",
+        "PriorityClass of all pods; it does not affect the priority of requests.",
         change=Change.NEW_CLUSTER,
         auto="none",
         min_length=1,
@@ -62,7 +62,7 @@ class Managed(Section):
         None, "Affinity of engine pods, as in a pod.", change=Change.NEW_CLUSTER, auto="none"
     )
     topology_spread_constraints: list[Passthrough] = setting(
-        [], "How engine pods are spread, as in a pod.", change=Change.NEW_CLUSTER, max_length=16
+        [], "Topology spread constraints of engine pods, as in a pod.", change=Change.NEW_CLUSTER, max_length=16
     )
     env: list[Passthrough] = setting(
         [],
@@ -78,17 +78,17 @@ class Managed(Section):
     )
     gcs_fault_tolerance: Passthrough | None = setting(
         None,
-        "KubeRay's `gcsFaultToleranceOptions`, as they are: with a Redis a lost head cuts no stream.",
+        "KubeRay's `gcsFaultToleranceOptions`, passed through: with a Redis a lost head interrupts no stream.",
         change=Change.NEW_CLUSTER,
         auto="none",
     )
     network_policy: bool = setting(
-        False, "Let only the operator and the cluster's own pods reach Ray's ports.", change=Change.LIVE
+        False, "Allow only the operator and the cluster's own pods to reach Ray's ports.", change=Change.LIVE
     )
 
 
 class External(Section):
-    """A Ray cluster that somebody else runs, with this version of Octavo in its environment."""
+    """An existing Ray cluster, with this version of Octavo in its environment."""
 
     dashboard_url: str = setting(
         ...,
@@ -99,12 +99,12 @@ class External(Section):
         pattern=r"^https?://[^/?#\s@]+/?$",
     )
     auth_secret_ref: RayTokenRef | None = setting(
-        None, "Ray's token; read at each use.", change=Change.LIVE, auto="no token is sent"
+        None, "Ray's token; the operator reads it at each use.", change=Change.LIVE, auto="no token is sent"
     )
 
 
 class RayCluster(Section):
-    """The Ray cluster that serves: one of the deployment's own, or one that exists. Which of both cannot be changed."""
+    """The Ray cluster that serves: managed or external. The choice cannot be changed."""
 
     RULES = (
         Rule(
@@ -116,10 +116,8 @@ class RayCluster(Section):
 
     managed: Managed | None = setting(
         None,
-        "A `RayCluster` of the deployment's own, through KubeRay. Fields in it can be changed.",
+        "A `RayCluster` that the operator creates through KubeRay. Its fields can be changed.",
         change=Change.IMMUTABLE,
         auto="managed, unless `external` is given",
     )
-    external: External | None = setting(
-        None, "A Ray cluster that somebody else runs.", change=Change.IMMUTABLE, auto="none"
-    )
+    external: External | None = setting(None, "An existing Ray cluster.", change=Change.IMMUTABLE, auto="none")

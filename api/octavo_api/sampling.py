@@ -1,4 +1,4 @@
-"""How the next token is chosen: one definition for HTTP, gRPC, gateway and engine."""
+"""Parameters of the choice of the next token: one definition for HTTP, gRPC, gateway and engine."""
 
 import math
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ class SamplingParams:
 
     @classmethod
     def from_proto(cls, message: sampling_pb2.SamplingParams, defaults: Mapping[str, Any] | None = None) -> Self:
-        """Reads a message; ``defaults`` (the model's own) stand in for fields that are not set."""
+        """Reads a message; ``defaults``, the model's own, replace fields that are not set."""
         values: dict[str, Any] = dict(defaults or {})
         values.update({name: getattr(message, name) for name in _SCALARS if message.HasField(name)})
         if message.logit_bias:

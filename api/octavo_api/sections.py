@@ -1,4 +1,4 @@
-"""What the parts of a ``ServingDeployment`` are built of: the base of all sections, quantities, references."""
+"""Parts of a ``ServingDeployment``: the base of all sections, quantities, references."""
 
 import re
 from typing import Annotated, Any
@@ -112,7 +112,7 @@ class ResourceList(Section):
 class Resources(Section):
     """Limits and requests, as in a container."""
 
-    limits: ResourceList = Field(ResourceList(), description="Most that the container may take.")
+    limits: ResourceList = Field(ResourceList(), description="Maximum resources of the container.")
     requests: ResourceList = Field(
-        ResourceList(), description="What the container is sure of; what is left out here is its limit's."
+        ResourceList(), description="Resources reserved for the container; an omitted amount is that of the limit."
     )

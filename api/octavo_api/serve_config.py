@@ -36,12 +36,12 @@ _MAX_ONGOING_REQUESTS = 2**20
 _SHUTDOWN_MARGIN_S = 5
 _NEVER_REACHED = 10**12
 _REPORT_S, _LOOK_BACK_S = 2, 4
-"""How often engines report their load, and over how long Serve looks for the highest: short, because the delays are
-what keeps a peak from counting too much."""
+"""Seconds between two reports of an engine's load, and seconds over which Serve takes the highest. Both are short:
+the delays of autoscaling keep a peak from counting too much."""
 
 
 class Bind(StrEnum):
-    """Where gateways and engines listen."""
+    """Addresses on which gateways and engines listen."""
 
     LOOPBACK = "loopback"
     """127.0.0.1 only: everything is on one machine."""
@@ -56,8 +56,8 @@ class _Message(BaseModel):
 class ApplicationArgs(_Message):
     """Arguments of ``octavo_serving.app:build``; a change of any replaces all replicas.
 
-    ``owner`` says whose application this is: ``NAMESPACE/NAME`` of a resource, or ``local``. Port 0 takes a free one.
-    ``tls_folder`` holds ``tls.crt`` and ``tls.key``. Secrets stand in files that the replicas read, never in here.
+    ``owner`` names the owner of the application: ``NAMESPACE/NAME`` of a resource, or ``local``. Port 0 takes a free
+    one. ``tls_folder`` holds ``tls.crt`` and ``tls.key``. Secrets are in files that the replicas read, never in here.
     """
 
     owner: str
@@ -71,7 +71,7 @@ class ApplicationArgs(_Message):
 
 
 class EngineEnvironment(_Message):
-    """What rolls engine replicas and nothing else. ``memory_limit`` is in bytes."""
+    """Configuration whose change rolls engine replicas and nothing else. ``memory_limit`` is in bytes."""
 
     settings: dict[str, Any] = {}
     replicas_on_node: int = Field(1, ge=1)
@@ -79,7 +79,7 @@ class EngineEnvironment(_Message):
 
 
 class EngineUserConfig(_Message):
-    """What an engine replica takes up while it runs. The targets say what share of one replica its load is."""
+    """Configuration that a running engine replica applies. A target is the load that counts as one replica."""
 
     settings: dict[str, Any] = {}
     drain_seconds: int = Field(600, ge=0)
@@ -88,9 +88,9 @@ class EngineUserConfig(_Message):
 
 
 class GatewayUserConfig(_Message):
-    """What a gateway takes up while it runs.
+    """Configuration that a running gateway applies.
 
-    With ``hold_requests`` engines come when they are asked for: requests wait for them instead of failing at once.
+    With ``hold_requests`` an engine starts when a request arrives. Requests wait for it instead of failing at once.
     """
 
     served_name: str
@@ -101,13 +101,13 @@ class GatewayUserConfig(_Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What the document does not say: the place it runs in.
+    """Facts about the place an application runs in, which the document does not contain.
 
-    ``name`` is the application's, ``owner`` its mark of ownership (``args.owner``); ``route_prefix`` is its path behind
+    ``name`` is the application's, ``owner`` its mark of ownership (``args.owner``). ``route_prefix`` is its path behind
     Serve's own proxy. ``http_port`` and ``grpc_port`` are the gateways' listeners', 0 for free ones. ``engine_cpus``
-    and ``gateway_cpus`` are Ray CPUs of one replica, the two ``…_resources`` its custom Ray resources;
-    ``replicas_on_node`` says by how many the default KV cache is divided, ``surge`` whether there may be room for more
-    engines than wanted while they are replaced. Folder and file are where replicas see them.
+    and ``gateway_cpus`` are Ray CPUs of one replica, the two ``…_resources`` its custom Ray resources.
+    ``replicas_on_node`` divides the default KV cache. ``surge`` allows additional engines while engines are replaced.
+    Folder and file are paths as replicas see them.
     """
 
     name: str

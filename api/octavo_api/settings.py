@@ -21,7 +21,7 @@ from octavo_api.rules import Rule, Ruled
 
 
 class Change(StrEnum):
-    """What a change of a field does to a running deployment."""
+    """Effect of a change of a field on a running deployment."""
 
     LIVE = "live"
     ROLLING = "rolling"
@@ -67,7 +67,7 @@ Bytes = Annotated[
 
 
 def setting(default: Any, description: str, *, change: Change, unit: str = "", auto: str = "", **limits: Any) -> Any:
-    """Declares a setting. ``auto`` says what the default None becomes."""
+    """Declares a setting. ``auto`` describes the value that the default None becomes."""
     extra: dict[str, Any] = {"x-octavo-change": change.value}
     if unit:
         extra["x-octavo-unit"] = unit
@@ -123,7 +123,7 @@ class EngineSettings(Settings):
     )
     max_model_len: int | None = setting(
         None,
-        "Longest request, prompt and output together.",
+        "Maximum tokens of a request, prompt and output together.",
         change=Change.ROLLING,
         unit="tokens",
         auto="the model's own limit",
@@ -143,7 +143,7 @@ class EngineSettings(Settings):
     )
     max_num_batched_tokens: int = setting(
         DEFAULT_MAX_NUM_BATCHED_TOKENS,
-        "Most tokens computed in one step.",
+        "Maximum tokens computed in one step.",
         change=Change.ROLLING,
         unit="tokens",
         ge=16,
@@ -151,7 +151,7 @@ class EngineSettings(Settings):
     )
     max_num_seqs: int | None = setting(
         None,
-        "Most sequences computed in one step.",
+        "Maximum sequences computed in one step.",
         change=Change.ROLLING,
         auto=f"{DEFAULT_MAX_NUM_SEQS}, or `maxNumBatchedTokens` if that is less",
         ge=1,
@@ -159,17 +159,17 @@ class EngineSettings(Settings):
     )
     long_prefill_token_threshold: int = setting(
         512,
-        "Most tokens of one prompt computed in one step, so that long prompts do not hold up decodes; 0 is no limit.",
+        "Maximum tokens of one prompt in one step, so that long prompts do not delay decodes; 0 is no limit.",
         change=Change.LIVE,
         unit="tokens",
         ge=0,
         le=2**20,
     )
     enable_prefix_caching: bool = setting(
-        True, "Keep blocks of finished requests and reuse them for prompts that start alike.", change=Change.ROLLING
+        True, "Keep blocks of ended requests and reuse them for prompts with the same prefix.", change=Change.ROLLING
     )
     max_num_queued_reqs: int = setting(
-        512, "Most requests waiting; one more is refused with 429.", change=Change.LIVE, ge=0, le=2**20
+        512, "Maximum waiting requests; one more is rejected with 429.", change=Change.LIVE, ge=0, le=2**20
     )
     scheduling_policy: SchedulingPolicy = setting(
         SchedulingPolicy.FCFS,
@@ -179,7 +179,7 @@ class EngineSettings(Settings):
     )
     seed: int | None = setting(
         None,
-        "From what the seeds of requests without one are drawn.",
+        "Seed of the generator that draws seeds for requests without one.",
         change=Change.ROLLING,
         auto="a random number",
         ge=0,
@@ -187,7 +187,7 @@ class EngineSettings(Settings):
     )
     num_threads: int | None = setting(
         None,
-        "Threads that compute, on CPU.",
+        "Number of threads that compute on a CPU.",
         change=Change.ROLLING,
         auto="the replica's CPUs, at most those of the cgroup",
         ge=1,
@@ -213,26 +213,30 @@ class RouterSettings(Settings):
         strict=False,
     )
     max_inflight_requests: int = setting(
-        256, "Most requests sent to engines and not yet ended; more wait.", change=Change.LIVE, ge=1, le=2**20
+        256,
+        "Maximum requests that run in engines; further requests wait in the gateway.",
+        change=Change.LIVE,
+        ge=1,
+        le=2**20,
     )
     max_queued_requests: int = setting(
         512,
-        "Most requests waiting in the gateway; one more is refused with 429, while there is no engine with 503.",
+        "Maximum requests waiting in the gateway; one more is rejected with 429, or with 503 if there is no engine.",
         change=Change.LIVE,
         ge=0,
         le=2**20,
     )
     max_body_bytes: Bytes = setting(
         4 * 2**20,
-        "Largest request body; a larger one is refused with 413, over gRPC with `RESOURCE_EXHAUSTED`, where a change "
-        "is taken up by gateways that start afterwards.",
+        "Largest request body; a larger one is rejected with 413, over gRPC with `RESOURCE_EXHAUSTED`. Over gRPC a "
+        "change counts for gateways that start later.",
         change=Change.LIVE,
         unit="bytes",
         ge=1024,
     )
     request_timeout_seconds: int = setting(
         600,
-        "Longest life of a request, waiting included; then it ends with 504.",
+        "Maximum seconds from a request's arrival to its end; a request that takes longer ends with 504.",
         change=Change.LIVE,
         unit="seconds",
         ge=1,
@@ -249,8 +253,8 @@ def explain(
     """Turns pydantic's error into one line per field: its name, the value that was given, what is allowed.
 
     ``model`` is the class that was validated. ``typed`` names the fields that did not come from the document, as the
-    user typed them. A suggestion comes from the section of the unknown field, in the spelling of a document, or of
-    settings for a field in ``typed`` and where ``model`` is of settings.
+    user typed them. A suggestion comes from the section of the unknown field. It has the spelling of settings for a
+    field in ``typed`` and for a ``model`` of settings, otherwise the spelling of a document.
     """
     lines = []
     for item in error.errors(include_url=False):
