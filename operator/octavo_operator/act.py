@@ -1,4 +1,4 @@
-"""Executes a plan's actions, in order; the first failure ends the round and the next one plans anew."""
+"""Execution of a plan's actions, in order. The first failure ends the round; the next round plans again."""
 
 import asyncio
 import logging
@@ -32,15 +32,19 @@ LAST_TRY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Does what a plan asks for. Tokens and secrets are read where they are used; what is logged names objects only."""
+    """Executor of a plan's actions. It reads tokens and secrets at each use. Its log lines only name objects."""
 
     kube: Kube
     serve: ServeClient
     tokens: RayTokens
 
     async def act(self, resource: Resource, actions: Iterable[Action]) -> tuple[Resource | None, tuple[Event, ...]]:
-        """Returns the resource as it is then, None where its last finalizer went, and what is to be told of what failed
-        and was not to end the round. Raises a ``KubeError`` or ``ServeError``."""
+        """Execute ``actions``; return the updated resource and the events of tolerated failures.
+
+        The resource is None if it is gone with its last finalizer. Only a ``RemoveApplication`` with ``else_told`` may
+        fail without ending the round; its event is then returned. Other failures raise a ``KubeError`` or
+        ``ServeError``.
+        """
         events: list[Event] = []
         for action in actions:
             _log.info("%s", describe(action), extra={"deployment": str(resource.key)})
@@ -88,7 +92,7 @@ class Actor:
 
 
 def describe(action: Action) -> str:
-    """Says in a few words what is done; never with a document's contents."""
+    """Describe an action in a few words, never with a document's contents."""
     match action:
         case Apply(document=document) | CreateSecret(document=document):
             verb = "apply" if isinstance(action, Apply) else "create"

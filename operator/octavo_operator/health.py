@@ -14,16 +14,16 @@ from octavo_operator.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds from which on silence is deafness."""
+    """Maximum seconds of silence, of a watch and of the queue, before a health check fails."""
 
     watch_s: float = 240.0
-    """A watch that hears nothing reconnects after 70 s; retries of a failing list come within 60 s."""
+    """A watch that receives nothing reconnects after 70 s; retries of a failing list come within 60 s."""
     queue_s: float = 420.0
-    """A look is given up after 300 s."""
+    """The queue gives up a look after 300 s."""
 
 
 def troubles(watches: Watches, queue: WorkQueue, limits: Limits) -> list[str]:
-    """Returns one line for each thing that a restart would mend."""
+    """Return one line for each problem that a restart would solve."""
     found = [
         f"watch of {name} has been silent for {age:.0f} s"
         for name, age in sorted(watches.ages().items())
@@ -35,7 +35,7 @@ def troubles(watches: Watches, queue: WorkQueue, limits: Limits) -> list[str]:
 
 
 class HealthServer:
-    """Serves both on their ports, on one where they are equal; port 0 takes a free one."""
+    """Server of both, on their ports, or on one port if they are equal. Port 0 takes a free one."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class HealthServer:
         self._routes = routes
         self._stack = AsyncExitStack()
         self.ports: dict[int, int] = {}
-        """The port that was bound for each that was asked for."""
+        """Bound port by requested port."""
 
     async def __aenter__(self) -> Self:
-        """Raises ``OSError`` where a port is taken."""
+        """Start both servers; raise ``OSError`` if a port is taken."""
         async with AsyncExitStack() as stack:
             for port, routes in self._routes.items():
                 app = web.Application()

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class JsonFormatter(logging.Formatter):
-    """``time``, ``level``, ``logger``, ``message``, and ``deployment`` and ``error`` where there are such."""
+    """Formatter of ``time``, ``level``, ``logger``, ``message``, and ``deployment`` and ``error`` if present."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -25,13 +25,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, *, as_json: bool) -> None:
-    """Sets the root logger; ``level`` is ``debug``, ``info``, ``warning`` or ``error``."""
+    """Configure the root logger; ``level`` is ``debug``, ``info``, ``warning`` or ``error``."""
     handler = logging.StreamHandler(sys.stderr)
     plain = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(plain))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Requests are logged by whoever makes them; kopf tells of every event that it hands on.
-    # That it leaves signals alone is as it should be: it runs in a thread of its own.
+    # Callers log their own requests; kopf logs every event that it passes on. Its message that it leaves signals alone
+    # is no problem: it runs in a thread of its own.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     for noisy in ("asyncio", "aiohttp.access", "kopf.objects"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

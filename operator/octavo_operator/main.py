@@ -65,7 +65,10 @@ class Operator:
         self._watching = asyncio.Event()
 
     async def run(self) -> None:
-        """Raises ``ConfigurationError`` where no API server is known, ``OSError`` where a port is taken."""
+        """Run until cancelled.
+
+        Raise ``ConfigurationError`` if no API server is known, ``OSError`` if a port is taken.
+        """
         api = HttpApi(await load_configuration())
         try:
             async with aiohttp.ClientSession(trust_env=True, cookie_jar=aiohttp.DummyCookieJar()) as session:
@@ -92,7 +95,7 @@ class Operator:
             group.create_task(self._watch(kube, queue, reconciler), name="watch")
 
     async def _watch(self, kube: Kube, queue: WorkQueue, reconciler: Reconciler) -> None:
-        """Runs kopf, again where it ends: for a kind that came, or by an error that it does not get over."""
+        """Run kopf, and restart it when it ends: for a newly installed kind, or by an error that ends kopf."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(cap=_RESTART_CAP_S)
         while True:
@@ -117,7 +120,7 @@ class Operator:
                 backoff.reset("watch")
 
     async def _served(self, kube: Kube, backoff: Backoff) -> list[Kind]:
-        """Asks until the API server answers."""
+        """Return the served kinds; retry until the API server answers."""
         while True:
             try:
                 answers = await together(*(kube.served(kind) for kind in WATCHED))
@@ -129,7 +132,7 @@ class Operator:
             return [kind for kind, served in zip(WATCHED, answers, strict=True) if served]
 
     async def _await_kind(self, kube: Kube, missing: Sequence[Kind]) -> None:
-        """Returns when one of the missing kinds has come, KubeRay's for example; the watches must start anew then."""
+        """Wait until one of the missing kinds, for example KubeRay's, is installed. The watches must restart then."""
         if missing:
             _log.warning("not installed: %s; waiting for it", ", ".join(kind.kind for kind in missing))
         while True:
@@ -141,7 +144,7 @@ class Operator:
                         return
 
     async def _resync(self, kube: Kube, queue: WorkQueue) -> None:
-        """Looks at every deployment now and then, whatever the watches say."""
+        """Queue a look at every deployment now and then, even if the watches report nothing."""
         period = self._options.resync_seconds
         while True:
             await asyncio.sleep(period * random.uniform(1 - _RESYNC_SPREAD, 1 + _RESYNC_SPREAD))
@@ -159,7 +162,7 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[Key], None], key: 
 
 
 async def serve(chosen: Options, plan: Planner) -> None:
-    """Runs the operator until SIGTERM or SIGINT, which end it at once: what it was doing is done again at the start."""
+    """Run the operator until SIGTERM or SIGINT, which end it at once. The next start repeats the interrupted work."""
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(Operator(chosen, plan=plan).run())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -171,7 +174,7 @@ async def serve(chosen: Options, plan: Planner) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point; the command line's errors and a missing API server end it with one line and status 1."""
+    """Run the command. Errors of the command line and a missing API server end it with one line and status 1."""
     try:
         chosen = options.read(sys.argv[1:] if arguments is None else arguments)
         logs.configure(chosen.log_level, as_json=chosen.log_format == "json")

@@ -12,37 +12,42 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """All names start with ``octavo_operator_``."""
+    """Metrics of the operator. All names start with ``octavo_operator_``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": "octavo_operator", "registry": self.registry}
         self._reconciles = Counter(
-            "reconcile_total", "Looks at a deployment, by result: ok, gone, or why it failed.", ["result"], **common
+            "reconcile_total", "Reconciles, by result: ok, gone, or the reason of a failure.", ["result"], **common
         )
-        self._seconds = Histogram("reconcile_duration_seconds", "Of one look.", buckets=_BUCKETS, **common)
+        self._seconds = Histogram(
+            "reconcile_duration_seconds", "Duration of one reconcile.", buckets=_BUCKETS, **common
+        )
         self._ready = Gauge(
             "resource_ready",
-            "1 where the deployment's condition Ready is True, else 0.",
+            "1 if the deployment's condition Ready is True, else 0.",
             ["resource_namespace", "name"],
             **common,
         )
         self._conditions = Gauge(
             "resource_condition",
-            "1 for what each condition of a deployment says now; nothing for what it does not say.",
+            "1 for the present status and reason of each condition of a deployment; absent for all others.",
             ["resource_namespace", "name", "type", "status", "reason"],
             **common,
         )
         self._said: dict[Key, set[tuple[str, ...]]] = {}
-        """Label values of the conditions' series, of each deployment."""
+        """Label values of the conditions' series, by deployment."""
         self._ray_errors = Counter(
-            "ray_api_errors_total", "Reads of a Ray dashboard that failed, by how.", ["reach"], **common
+            "ray_api_errors_total", "Failed reads of a Ray dashboard, by kind of failure.", ["reach"], **common
         )
-        self._drift = Counter("drift_corrections_total", "Times that somebody else's change was undone.", **common)
-        self.queue_depth = Gauge("queue_depth", "Deployments due or being looked at.", **common)
-        self.queue_lag = Gauge("queue_lag_seconds", "Age of the look that runs or waits longest.", **common)
+        self._drift = Counter("drift_corrections_total", "Reverts of changes that another client made.", **common)
+        self.queue_depth = Gauge("queue_depth", "Deployments that are due or being reconciled.", **common)
+        self.queue_lag = Gauge("queue_lag_seconds", "Age of the oldest reconcile that is due or running.", **common)
         self.watch_age = Gauge(
-            "watch_age_seconds", "Since the last sign of life of a watch, by what it watches.", ["resource"], **common
+            "watch_age_seconds",
+            "Time since the last event or bookmark of a watch, by resource.",
+            ["resource"],
+            **common,
         )
 
     def reconciled(self, result: str, seconds: float) -> None:
@@ -83,5 +88,5 @@ class Metrics:
         self._said[key] = said
 
     def render(self) -> bytes:
-        """Returns Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)

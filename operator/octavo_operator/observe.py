@@ -1,4 +1,4 @@
-"""Reads, in each reconcile afresh, everything that a plan for one deployment depends on."""
+"""Reads of everything that a plan for one deployment depends on, again in each reconcile."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from octavo_operator.objects.ownership import is_ours, needed
 from octavo_operator.serve.client import ServeClient
 
 FORCED_S = 10.0
-"""Longest wait for a Ray, where a deletion is not to wait."""
+"""Maximum seconds to wait for a Ray during a forced deletion."""
 
 
 async def observe(
     kube: Kube, serve: ServeClient, tokens: RayTokens, resource: Resource, defaults: Defaults
 ) -> Observed:
-    """Raises a ``KubeError``; what a Ray dashboard does not answer is part of what is observed."""
+    """Observe the state for one plan; raise a ``KubeError``. A failure of a Ray dashboard is part of the result."""
     deployment = read_spec(resource)
     if (external := external_ray(resource)) is not None:
         return await _external(kube, serve, tokens, resource, deployment, external)
@@ -32,7 +32,7 @@ async def observe(
 
 
 def read_spec(resource: Resource) -> ServingDeployment | None:
-    """Returns None where the spec is invalid; the plan says why."""
+    """Return the spec, None if it is invalid. The plan then reports the reason."""
     try:
         return read(resource)
     except ConfigurationError:
@@ -40,7 +40,7 @@ def read_spec(resource: Resource) -> ServingDeployment | None:
 
 
 def secret_references(deployment: ServingDeployment) -> tuple[tuple[str, str], ...]:
-    """Returns name and key of every Secret value that the spec asks for."""
+    """Return name and key of every Secret value that the spec asks for."""
     endpoint, model = deployment.spec.endpoint, deployment.spec.model
     found = [
         (reference.name, reference.key) for reference in (model.secret_ref, endpoint.api_key_secret_ref) if reference
@@ -53,7 +53,7 @@ def secret_references(deployment: ServingDeployment) -> tuple[tuple[str, str], .
 
 
 def claim_references(deployment: ServingDeployment) -> tuple[str, ...]:
-    """Returns every PersistentVolumeClaim that the spec asks for."""
+    """Return every PersistentVolumeClaim that the spec asks for."""
     model = deployment.spec.model
     claims = [model.cache.claim_name] if model.cache is not None else []
     if model.uri.startswith("pvc://"):
@@ -62,7 +62,7 @@ def claim_references(deployment: ServingDeployment) -> tuple[str, ...]:
 
 
 def cluster_of(document: Mapping[str, Any]) -> Cluster:
-    """Reads a RayCluster by KubeRay's own words."""
+    """Read a RayCluster as KubeRay reports it."""
     metadata, status = document["metadata"], document.get("status") or {}
     conditions = {item.get("type"): item for item in status.get("conditions") or ()}
     head = conditions.get("HeadPodReady") or {}
@@ -138,7 +138,7 @@ async def _managed(
     clusters = tuple(cluster_of(document) for document in children.clusters)
     reachable = [cluster for cluster in clusters if cluster.head_ready and not cluster.deleting]
     seen: list[Serve] = []
-    # A managed cluster goes with its object, Serve needs no telling.
+    # Kubernetes deletes a managed cluster with its object, so Serve needs no request.
     if reachable and resource.deleted_at is None:
         made = (kinds.SECRET.kind, names.token_secret(key)) in children.objects
         token = await tokens.of(resource) if made else None
@@ -160,7 +160,7 @@ async def _managed(
 async def _with_unlabelled(
     kube: Kube, resource: Resource, deployment: ServingDeployment | None, listed: Children
 ) -> tuple[Children, tuple[tuple[str, str], ...]]:
-    """Looks by name for what is needed and was not found by label: adds what is ours, returns what is not."""
+    """Look by name for needed objects that were not found by label. Add ours, and return the foreign ones apart."""
     if deployment is None or resource.deleted_at is not None:
         return listed, ()
     known = {*listed.objects, *((kinds.RAY_CLUSTER.kind, found["metadata"]["name"]) for found in listed.clusters)}

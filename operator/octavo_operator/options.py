@@ -19,12 +19,12 @@ _LEVELS = ("debug", "info", "warning", "error")
 class Options:
     image: str = ""
     namespaces: tuple[str, ...] = ()
-    """None for all."""
+    """Namespaces to serve; all if empty."""
     workers: int = 4
     log_level: str = "info"
     log_format: str = "json"
     bind_address: str = ""
-    """Empty for all interfaces."""
+    """Address to listen on; all interfaces if empty."""
     health_port: int = 8080
     metrics_port: int = 8081
     resync_seconds: float = 600.0
@@ -44,7 +44,7 @@ class Options:
 def read(
     arguments: Sequence[str], environ: Mapping[str, str] = os.environ, *, program: str = "octavo operator"
 ) -> Options:
-    """Raises ``ConfigurationError``; ends the process where help is asked for or an argument is unknown."""
+    """Read the options; raise ``ConfigurationError`` if one is wrong. Help and unknown arguments end the process."""
     parser = _parser(environ, program)
     found = parser.parse_args(arguments)
     namespaces = found.namespace or _words(environ.get("OCTAVO_NAMESPACES", ""))

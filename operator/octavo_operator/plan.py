@@ -1,7 +1,7 @@
-"""The operator's decisions, pure: from what is wanted, what is seen and the time to what is done and said.
+"""The operator's decisions. They are pure: spec, observed state and time determine actions, status and events.
 
-Nothing is remembered but ``status``, so a plan made again says the same, and a restart of the operator changes nothing.
-Once what was asked for is there, a plan has no actions and its status is the one that stands.
+Only ``status`` is remembered. So a repeated plan has the same result, and a restart of the operator changes nothing.
+Once everything is as the spec asks, a plan has no actions, and its status is the present one.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,19 @@ from octavo_operator.report import invalid, status
 from octavo_operator.report.judgement import Judge
 
 CHANGING_S = 2.0
-"""Until the next look while something changes."""
+"""Seconds until the next look while something changes."""
 BLOCKED_S = 10.0
-"""While nothing changes, or somebody has to do something first: a missing Secret may come at any time."""
+"""Seconds until the next look while nothing changes, or while a user must act first: a missing Secret may come at any
+time."""
 STEADY_S = 30.0
 
 
 def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults) -> Plan:
-    """Decides one round. The caller adds jitter to ``delay``, and looks at once when something changes."""
+    """Decide one round. The caller adds jitter to ``delay``, and looks at once when something changes."""
     if resource.deleted_at is not None:
         return plan_deletion(resource, observed, now)
     if observed.namespace_terminating:
-        # Nothing can be made here any more, and whatever is here goes with the namespace.
+        # No object can be created here any more, and Kubernetes deletes the present ones with the namespace.
         return Plan((), resource.status, (), STEADY_S)
     try:
         deployment = read(resource)
@@ -45,7 +46,7 @@ def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults)
     blocked = problem is not None
     if where.mode is Mode.MANAGED:
         decider = Managed(resource, deployment, where, observed, now, defaults, remembered)
-        # What a spec lacks to be served does not keep it from being stopped.
+        # A problem that keeps a spec from being served does not keep it from being stopped.
         outcome = decider.decide(blocked=blocked and not deployment.spec.suspend)
     else:
         outcome = external.decide(
@@ -63,7 +64,7 @@ def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults)
 
 
 def _problem(key: Key, observed: Observed, where: Place) -> Verdict | None:
-    """Returns what the spec asks for and is not there, or cannot be made."""
+    """Return the problem if something that the spec needs is missing or cannot be created, else None."""
     if observed.missing_secrets:
         missing = ", ".join(observed.missing_secrets)
         return conditions.no(Reason.SECRET_NOT_FOUND, f"create Secret {missing} in this namespace; the spec names it")
@@ -80,7 +81,7 @@ def _problem(key: Key, observed: Observed, where: Place) -> Verdict | None:
 
 
 def _delay(judged: Mapping[Type, Verdict], progressed_at: float, now: float, draining: bool) -> float:
-    """Looks often while something changes, and less the longer nothing does."""
+    """Return the seconds until the next look: few while something changes, more the longer nothing does."""
     if Type.STALLED in judged:
         return BLOCKED_S
     if judged[Type.PROGRESSING].true or draining:

@@ -1,4 +1,4 @@
-"""One look at one deployment: observe → plan → act → say so. Nothing is kept that a restart would miss."""
+"""One look at one deployment: observe → plan → act → report. The operator keeps no state that a restart would miss."""
 
 import logging
 import math
@@ -26,31 +26,32 @@ from octavo_operator.serve.errors import ServeError
 _log = logging.getLogger(__name__)
 
 _JITTERED_FROM_S, _JITTER = 10.0, 0.1
-"""Regular looks are spread, so that they do not all come at once; short waits are kept as planned."""
+"""Minimum seconds of a delay that gets jitter, and the share of the jitter. It spreads regular looks, so that they do
+not all come at once. Short waits stay as planned."""
 
 
 class Planner(Protocol):
     def __call__(self, resource: Resource, observed: Observed, now: float, defaults: Defaults) -> Plan:
-        """Pure."""
+        """Decide one round, as a pure function."""
 
 
 class Clock(Protocol):
     def time(self) -> float:
-        """Returns Unix time."""
+        """Return Unix time."""
 
     def monotonic(self) -> float:
-        """Returns seconds that never go back."""
+        """Return seconds that never go back."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     delay: float
     result: str
-    """``ok``, ``gone`` or the reason of what failed: a label of the metric."""
+    """``ok``, ``gone`` or the reason of the failure: a label of the metric."""
 
 
 class Reconciler:
-    """Does what the plan of a deployment asks for. ``plan`` is ``octavo_operator.plan.plan``."""
+    """Executor of the plans of deployments. ``plan`` is ``octavo_operator.plan.plan``."""
 
     def __init__(
         self,
@@ -77,12 +78,15 @@ class Reconciler:
         self._written: dict[Key, str] = {}
 
     def wrote(self, key: Key, resource_version: str) -> bool:
-        """Whether this version of the deployment is the one that the last status write made: no news."""
+        """Return True if the operator's last status write made this version of the deployment: it is no news."""
         return self._written.get(key) == resource_version
 
     async def reconcile(self, key: Key) -> float:
-        """Returns the seconds until the next look, ``math.inf`` where the deployment is gone. Never raises for trouble
-        with Kubernetes or Ray: that is logged, counted and tried again, later and later."""
+        """Look at one deployment; return the seconds until the next look, ``math.inf`` if the deployment is gone.
+
+        Failures of Kubernetes or Ray raise nothing. The operator logs and counts them, and retries after growing
+        delays.
+        """
         began = self._clock.monotonic()
         try:
             outcome = await self._round(key)
@@ -109,7 +113,7 @@ class Reconciler:
             plan = self._planned(resource, replace(observed, namespace_terminating=True))
             after, told = await self._actor.act(resource, plan.actions)
         except Conflict:
-            raise  # what was planned on is out of date, and so is the status
+            raise  # the observed state behind the plan is out of date, and so is the status
         except (KubeError, ServeError) as error:
             failure = error
         if after is None:
@@ -131,7 +135,11 @@ class Reconciler:
     def _failure_status(
         self, resource: Resource, planned: Mapping[str, Any], failure: KubeError | ServeError
     ) -> dict[str, Any]:
-        """What was observed is so; what the failed action would have done is not, and the failure is told."""
+        """Return the status after a failed action.
+
+        The observed state stays. The corrections that the failed action would have made are left out. The failure is
+        the last error.
+        """
         before = resource.status
         last = before.get("lastError") or {}
         since = last.get("since") if last.get("reason") == failure.reason else None
@@ -149,7 +157,7 @@ class Reconciler:
         self._metrics.status(resource.key, status)
 
     async def _tell(self, resource: Resource, events: tuple[Event, ...]) -> None:
-        """Events are for people to read: one that cannot be written stops nothing."""
+        """Log and write the events. They are for people to read, so an Event that cannot be written stops nothing."""
         for event in events:
             self._metrics.event(event.reason)
             level = logging.WARNING if event.type == "Warning" else logging.INFO

@@ -1,4 +1,4 @@
-"""Makes the tables of docs/troubleshooting.md, and docs/reference/operator-metrics.md, of the operator's own code.
+"""Generator of tables in docs/troubleshooting.md and of docs/reference/operator-metrics.md, from the operator's code.
 
 ``python -m octavo_operator.reference [FOLDER]`` writes them below ``docs``; a test keeps them fresh.
 """
@@ -39,7 +39,7 @@ class Entry:
 
 
 def entries(enumeration: type[StrEnum]) -> Iterator[Entry]:
-    """Reads what the source says of each member, in its order; raises ``ValueError`` where it says nothing."""
+    """Read the text below each member in the source, in order; raise ``ValueError`` if a member has none."""
     source = inspect.getsource(enumeration)
     comments = {number: found["words"] for number, line in _numbered(source) if (found := _GROUP.fullmatch(line))}
     (definition,) = ast.parse(source).body
@@ -78,11 +78,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "reasons": condition_reasons,
     "events": event_reasons,
 }
-"""What stands between ``<!-- NAME: … -->`` and ``<!-- end of NAME -->``."""
+"""Functions that render the text between ``<!-- NAME: … -->`` and ``<!-- end of NAME -->``."""
 
 
 def with_tables(page: str) -> str:
-    """Returns ``page`` with fresh tables; raises ``ValueError`` where it has no place for one."""
+    """Return ``page`` with fresh tables; raise ``ValueError`` if it has no place for one."""
     for name, render in TABLES.items():
         begin, end = f"<!-- {name}: {MADE} -->\n", f"<!-- end of {name} -->\n"
         before, found, rest = page.partition(begin)
@@ -94,7 +94,7 @@ def with_tables(page: str) -> str:
 
 
 def metrics_page() -> str:
-    """Returns every metric of the operator, in Markdown."""
+    """Return every metric of the operator, in Markdown."""
     metrics = Metrics()
     _use(metrics)
     rows = []
@@ -106,19 +106,19 @@ def metrics_page() -> str:
     introduction = textwrap.dedent("""\
         # Metrics of the operator
 
-        Made from the code by `python -m octavo_operator.reference`; do not edit. What gateways and engines tell is in
-        [metrics.md](metrics.md).
+        Made from the code by `python -m octavo_operator.reference`; do not edit. [metrics.md](metrics.md) has the
+        metrics of gateways and engines.
 
         They are at `/metrics` on port 8081 of the operator's pod. `resource_namespace` and `name` are a
-        ServingDeployment's. Results of a look that are not `ok` or `gone` are the reasons of failed steps in
-        [troubleshooting.md](../troubleshooting.md#events), and `Conflict`: somebody changed the resource meanwhile, and
-        it is looked at again.
+        ServingDeployment's. A result of a reconcile that is not `ok` or `gone` is the reason of a failed step in
+        [troubleshooting.md](../troubleshooting.md#events), or `Conflict`: another client changed the resource at the
+        same time, and the operator reconciles it again.
         """)
     return f"{introduction}\n{_table(('Name', 'Type', 'Labels', 'What it is'), sorted(rows))}"
 
 
 def _use(metrics: Metrics) -> None:
-    """Gives every series a value: one without tells no labels."""
+    """Give every series a value: a series without one has no labels."""
     key = Key("default", "example")
     metrics.reconciled("ok", 0.1)
     metrics.observed(Observed(serve={"": Serve(address="", reach=Reach.UNREACHABLE)}))

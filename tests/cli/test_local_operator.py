@@ -113,21 +113,21 @@ def test_what_somebody_else_changed_is_set_back_and_said(serve: Serve, running: 
     before = dict(serve.declared["a"])
     serve.declared["a"] = {**before, "route_prefix": "/other"}
     (said,) = running.round().news
-    assert "changed by somebody else and is set back" in said
+    assert "another client changed application" in said
     assert serve.declared["a"] == before
 
 
 def test_what_was_left_out_is_put_again_beside_what_is_there_now(serve: Serve, running: LocalOperator) -> None:
     serve.declared, serve.states = {"theirs": FOREIGN}, {"theirs": "RUNNING"}
     (said,) = running.round().news
-    assert "left out by somebody else" in said
+    assert "another client removed application" in said
     assert set(serve.declared) == {"a", "theirs"}
 
 
 def test_a_serve_that_lost_everything_gets_it_again(serve: Serve, running: LocalOperator) -> None:
     serve.declared, serve.states = {}, {}
     (said,) = running.round().news
-    assert "lost application a; it is put again" in said
+    assert "lost application a; the operator deployed it again" in said
     serve.become("RUNNING")
     assert running.round().ready
 

@@ -63,12 +63,12 @@ def test_what_others_do_to_the_application_is_undone_until_it_is_suspended(
         changed["deployments"][1]["user_config"]["served_name"] = "theirs"
         controller.apply([changed])
         look = until(operator, lambda look: look.news)
-        assert look.news == ("application mine was changed by somebody else and is set back",)
+        assert look.news == ("another client changed application mine; the operator restored it",)
         until(operator, lambda look: look.ready)
 
         controller.apply([])
         look = until(operator, lambda look: look.news)
-        assert look.news == ("Ray Serve had lost application mine; it is put again",)
+        assert look.news == ("Ray Serve had lost application mine; the operator deployed it again",)
         until(operator, lambda look: look.ready)
 
         operator.suspend()

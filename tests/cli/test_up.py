@@ -130,7 +130,7 @@ def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
 def test_a_second_ctrl_c_ends_it_while_an_answer_runs(up: Callable[..., Up]) -> None:
     service = up("-f", str(SMALLEST), *SMALL)
     service.wait_for("Ctrl-C stops it.")
-    assert "by somebody else" not in service.said()
+    assert "another client" not in service.said()
     body = {"model": "smallest", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=30, trust_env=False) as response:
         next(response.iter_lines())

@@ -71,7 +71,7 @@ def test_a_deleted_token_makes_the_cluster_again_because_it_can_not_be_told_anyt
         run = run_by_hand(delete, rollout={"strategy": strategy})
         (cluster,) = run.world.clusters(*KEY)
         assert cluster.uid not in before
-        assert any("made again" in message for message in events(run, "InterruptingService"))
+        assert any("creates the cluster again" in message for message in events(run, "InterruptingService"))
 
 
 def foreign_service(run: Run) -> ObjectKey:

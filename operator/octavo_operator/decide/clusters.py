@@ -1,4 +1,4 @@
-"""Which of a deployment's Ray clusters serves, which is to, which are made, and which stopped."""
+"""Roles of a deployment's Ray clusters: one serves, one is to serve, others are to be created or stopped."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from octavo_operator.model.observed import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """``active`` has the Service's traffic, ``target`` is of the wanted hash; they differ while a new one starts.
+    """Roles of the clusters in one round.
 
-    ``announce``: the active cluster is to be stopped before the new one is made, and nobody was told yet.
+    ``active`` has the Service's traffic. ``target`` has the wanted hash. They differ while a new cluster starts.
+    ``announce``: the active cluster must stop before the new one is created, and no Event has announced it yet.
     """
 
     active: Cluster | None
@@ -32,10 +33,10 @@ def arrange(
     announced: bool,
     lost: Collection[str] = (),
 ) -> Arrangement:
-    """Decides from what exists alone; ``selected`` names the cluster that the Service selects, or selected last.
+    """Decide the roles from the existing clusters alone.
 
-    ``lost`` names clusters that nothing can be changed in any more: they are made again, in place in any case, because
-    the new one has the same name.
+    ``selected`` names the cluster that the Service selects or last selected. ``lost`` names clusters that the operator
+    can no longer change. It creates them again, in place with any strategy, because the new cluster has the same name.
     """
     live = [cluster for cluster in clusters if not cluster.deleting]
     named = [cluster for cluster in live if cluster.spec_hash == wanted_hash or cluster.name == wanted_name]
@@ -45,7 +46,7 @@ def arrange(
         return Arrangement(active, None, stop=tuple(live))
     others = tuple(cluster for cluster in live if cluster is not target)
     if target is active:
-        # One that is on its way out under the same name must be gone first.
+        # A cluster of the same name that is being deleted must be gone first.
         free = not clusters if strategy is RolloutStrategy.IN_PLACE else all(c.name != wanted_name for c in clusters)
         return Arrangement(active, target, create=target is None and free, stop=others)
     beside = tuple(cluster for cluster in others if cluster is not active)

@@ -1,4 +1,4 @@
-"""A deployment that is being deleted: what of it is undone, and when it is let go. It always ends."""
+"""Deletion of a deployment: remove its application, then release it. The deletion always ends."""
 
 from collections.abc import Mapping
 
@@ -17,10 +17,11 @@ _REST_S = 30.0
 
 
 def plan_deletion(resource: Resource, observed: Observed, now: float) -> Plan:
-    """Managed mode has no finalizer: owner references take all with it, even while the operator is down.
+    """Plan the next step of a deletion.
 
-    In external mode our application is taken out first. Read from the raw document, so that a spec that this version
-    of the operator does not understand can be deleted as well.
+    Managed mode has no finalizer: by owner references Kubernetes deletes all objects, even while the operator is down.
+    In external mode the operator first removes our application. It reads the raw document. So it can also delete a
+    deployment whose spec this version of the operator does not understand.
     """
     if FINALIZER not in resource.finalizers:
         return _plan(resource, (), delay=_REST_S)
@@ -45,7 +46,7 @@ def plan_deletion(resource: Resource, observed: Observed, now: float) -> Plan:
     if application is None or (not leaving and owner_of(application) != str(resource.key)):
         return _release(resource)
     if leaving and ends:
-        # Serve has taken it on and goes on alone; its own timeout bounds the streams.
+        # Serve has accepted the removal and continues alone; its own timeout bounds the streams.
         return _release(resource)
     if ends:
         last = RemoveApplication(address, name, _abandoned(name, address, "the application is still there"))

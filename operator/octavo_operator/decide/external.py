@@ -1,4 +1,4 @@
-"""External mode, and ``octavo up``: a Ray that somebody else runs. Only our own application is touched."""
+"""External mode and ``octavo up``: a Ray that the operator does not run. Only our own application is changed."""
 
 from octavo_api.deployment import FINALIZER
 from octavo_operator.decide import notices, standing
@@ -18,13 +18,13 @@ def decide(
     view = standing.look(observed.serve.get(place.address), place, memory, resource.generation)
     put = standing.decide(view, memory, resource.generation, now, same_cluster=True)
     if blocked:
-        # What is not done is no correction.
+        # A put that is not done is no correction.
         put = Put(None, memory.corrections, fight=False)
     retried = not suspend and notices.retry_due(view, memory, now)
     actions: list[Action] = []
     events: list[Event] = []
     if place.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
-        # Before anything is put, and again where somebody took it away.
+        # The finalizer precedes the first put. It is also set again if another client removed it.
         actions.append(SetFinalizer(True))
     if not blocked and suspend:
         if view.ours and view.standing is not Standing.LEAVING:
@@ -43,7 +43,7 @@ def decide(
         corrections=put.corrections,
         fight=put.fight,
         retried=retried and not blocked,
-        # An application of that name which is not ours was never ours to stop.
+        # An application of that name with another owner was never ours to stop.
         stopped=suspend and view.standing in (Standing.MISSING, Standing.FOREIGN),
     )
 

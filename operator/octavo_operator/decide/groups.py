@@ -1,4 +1,4 @@
-"""Bounds of the worker groups. Serve scales down first, the group's minimum follows; counts are the autoscaler's."""
+"""Bounds of the worker groups. Serve scales down first, then the group's minimum. The autoscaler owns the counts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,12 @@ from octavo_operator.objects.raycluster import bounds, group_indexes, guarded, i
 def bound(
     live: Cluster, wanted: Mapping[str, Counts], present: Mapping[str, int] | None, stopping: Mapping[str, int]
 ) -> tuple[Mapping[str, Any], ...]:
-    """Returns the JSON Patch that moves the groups' bounds towards ``wanted``, none where they are right.
+    """Return the JSON Patch that moves the groups' bounds towards ``wanted``; empty if they are right.
 
-    ``present`` are the replicas that Serve still has of each, stopping ones with them; None while a roll is on or Serve
-    does not say, and then no bound falls. ``stopping`` are those that only end their streams: Serve starts others
-    meanwhile, as Kubernetes does, so their pods take no room from these.
+    ``present`` counts the replicas of each group that Serve still has, including stopping ones. It is None during a
+    roll, or if Serve does not report them; then no bound falls. ``stopping`` counts the replicas that only end their
+    streams. Serve, like Kubernetes, already starts their successors. So the maximum grows by their number, and their
+    pods take no room from the successors.
     """
     operations: list[Mapping[str, Any]] = []
     groups = group_indexes(live.document.get("spec") or {})
@@ -40,13 +41,13 @@ def _changes(group: Mapping[str, Any], target: Counts, present: int | None, stop
     old_least, old_most = int(group.get("minReplicas") or 0), int(group.get("maxReplicas") or 0)
     replicas = int(group.get("replicas") or 0)
     pods = min(max(replicas, old_least), old_most)
-    """As many as KubeRay runs now."""
+    """Number of pods that KubeRay runs now."""
     changes: dict[str, int] = {}
     if least < old_least:
         least = old_least if present is None else max(least, min(old_least, present))
     if least < old_least and replicas < old_least:
-        # KubeRay would at once delete any pods above the lower minimum, busy ones too. Written down, its count stays
-        # what it is, and the autoscaler takes the idle pods away by name.
+        # KubeRay would at once delete any pods above the lower minimum, busy ones too. With ``replicas`` in the patch
+        # its count stays, and the autoscaler removes the idle pods by name.
         changes["replicas"] = old_least
     # A maximum below the pods that run would make KubeRay delete any of them.
     most = max(most, least, pods) if present is not None else max(most, old_most)

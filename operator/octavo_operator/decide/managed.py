@@ -54,7 +54,7 @@ class Managed:
         return names.cluster(self.key, self.hash)
 
     def decide(self, *, blocked: bool) -> Outcome:
-        """``blocked``: the spec names what does not exist, so nothing is touched."""
+        """Decide one round. If ``blocked``, touch nothing: objects that the spec needs are missing or foreign."""
         suspend = self.deployment.spec.suspend
         service = self.observed.children.get(("Service", names.service(self.key)))
         lost = {cluster.name for cluster in self.observed.clusters if self._locked_out(cluster)}
@@ -90,7 +90,7 @@ class Managed:
                 events += steps[1]
             actions += self._unwanted(self._view(front))
             if arrangement.announce and active is not None:
-                again = notices.made_again(active.name, names.token_secret(self.key))
+                again = notices.recreated(active.name, names.token_secret(self.key))
                 events.append(again if active.name in lost else notices.interrupts(active.name, self.wanted_name))
             if switch and active is not None and target is not None:
                 events.append(notices.switched(active.name, target.name))
@@ -113,7 +113,7 @@ class Managed:
     def _serve(
         self, arrangement: Arrangement, wanted: Serving, put: Put, *, retried: bool, front: Cluster | None
     ) -> tuple[list[Action], list[Event]]:
-        """What it takes that the wanted cluster exists, is right, and runs the application."""
+        """Return the actions and events that create or correct the wanted cluster and put the application there."""
         actions: list[Action] = []
         events: list[Event] = []
         target, place = arrangement.target, self.place
@@ -151,7 +151,7 @@ class Managed:
         return actions, events
 
     def _beside(self, serving_now: Serving) -> Place:
-        """The new cluster takes over the load of the old one, so it starts with as many engines."""
+        """Return the place for a new cluster. It takes over the old one's load, so it starts with as many engines."""
         if self.deployment.spec.autoscaling is None or serving_now.engines is None:
             return self.place
         return starting_with(self.place, serving_now.engines.target)
@@ -168,7 +168,7 @@ class Managed:
             events.append(notices.child_corrected(kind, name))
 
     def _budget(self, serving_now: Serving) -> dict[str, Any] | None:
-        """The budget follows the engines that there are, which under autoscaling only Serve knows."""
+        """Return the budget for the present number of engines, which under autoscaling only Serve knows."""
         if self.deployment.spec.suspend:
             return None
         engines = counts(self.place.application, ENGINE)
@@ -182,7 +182,7 @@ class Managed:
         return children.disruption_budget(self.resource, replicas)
 
     def _unwanted(self, serving_now: Serving) -> list[Delete]:
-        """Returns the deletion of what the spec has no use for any more."""
+        """Return deletions of the objects that the spec no longer needs."""
         unwanted = []
         if self._budget(serving_now) is None:
             unwanted.append(("policy/v1", "PodDisruptionBudget", names.disruption_budget(self.key)))
@@ -195,7 +195,7 @@ class Managed:
         ]
 
     def _stop(self, arrangement: Arrangement, actions: list[Action]) -> dict[str, float]:
-        """Adds the steps that stop what is to go; returns which clusters drain, and since when."""
+        """Add the actions that stop unwanted clusters; return which clusters drain, with the time of the start."""
         draining: dict[str, float] = {}
         for cluster in arrangement.stop:
             since = self.memory.draining.get(cluster.name, self.now)
@@ -207,7 +207,7 @@ class Managed:
                 waited=self.now - since,
                 drain_seconds=self.deployment.spec.rollout.drain_seconds,
                 settle=cluster is not arrangement.active,
-                # One that refuses the operator could not be told to drain, however long it is waited for.
+                # A cluster that refuses the operator's token cannot be drained, however long the operator waits.
                 served=not self._locked_out(cluster)
                 and (
                     cluster.name in self.memory.draining
@@ -220,7 +220,7 @@ class Managed:
         return draining
 
     def _is_up(self, target: Cluster, view: Serving) -> bool:
-        """Whether the new cluster can take all traffic at once: everything runs, and its pods are ready."""
+        """Return True if the new cluster can take all traffic at once: all replicas run, and its pods are ready."""
         engines, gateways = view.engines, view.gateways
         if not view.settled or engines is None or gateways is None:
             return False
@@ -258,15 +258,15 @@ class Managed:
         if target is None:
             going = [cluster.name for cluster in self.observed.clusters]
             waits = arrangement.stop or any(cluster.deleting for cluster in self.observed.clusters)
-            said = f"waits until RayCluster {going[0]} is gone" if going and waits else "is being made"
+            said = f"waits until RayCluster {going[0]} is gone" if going and waits else "is being created"
             return conditions.no(Reason.RAY_CLUSTER_PENDING, f"RayCluster {self.wanted_name} {said}")
         reach = wanted.serve.reach if wanted.serve is not None else Reach.UNREACHABLE
         if target.head_ready and reach is Reach.AUTH_FAILED:
             secret = names.token_secret(self.key)
             return conditions.no(
                 Reason.AUTH_FAILED,
-                f"RayCluster {target.name} does not accept the token in Secret {secret}, which was changed: put the "
-                f"old one back, or delete Secret {secret}, and the cluster is stopped and made again with a new one",
+                f"RayCluster {target.name} does not accept the token in Secret {secret}, which was changed: restore "
+                f"the old token, or delete Secret {secret}, and the operator creates a new cluster with a new token",
             )
         if target.head_ready and reach is not Reach.UNREACHABLE:
             return notices.reached(reach, wanted)
@@ -279,7 +279,8 @@ class Managed:
         )
 
     def _locked_out(self, cluster: Cluster) -> bool:
-        """Whether its token is lost: the Secret that its pods took it from was deleted, and this one is another."""
+        """Return True if the token is lost: the Secret of the cluster's pods was deleted, and this Secret is another
+        one."""
         answer = self.observed.serve.get(self._address(cluster))
         secret = self.observed.children.get(("Secret", names.token_secret(self.key)))
         if secret is None or answer is None or answer.reach is not Reach.AUTH_FAILED:

@@ -1,4 +1,4 @@
-"""Events, in plain words that say what to do, and the steps that are told by one."""
+"""Events, in plain words with advice for the user, and the steps that an Event reports."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,45 +16,44 @@ from octavo_operator.model.placement import Place, begun_again, counts
 
 NORMAL, WARNING = "Normal", "Warning"
 UNREACHABLE_S = 120.0
-"""So long a head may restart before its cluster counts as not ready."""
+"""Maximum seconds for a head to restart before its cluster counts as not ready."""
 
 
 def cluster_created(name: str) -> Event:
-    return Event(NORMAL, EventReason.RAY_CLUSTER_CREATED, f"RayCluster {name} is made")
+    return Event(NORMAL, EventReason.RAY_CLUSTER_CREATED, f"created RayCluster {name}")
 
 
 def child_corrected(kind: str, name: str) -> Event:
-    return Event(NORMAL, EventReason.DRIFT_CORRECTED, f"{kind} {name} was changed by somebody else and is set back")
+    return Event(NORMAL, EventReason.DRIFT_CORRECTED, f"reverted an external change of {kind} {name}")
 
 
 def interrupts(old: str, new: str) -> Event:
     return Event(
         WARNING,
         EventReason.INTERRUPTING_SERVICE,
-        f"this change needs a new Ray cluster: {old} is stopped, then {new} is made, and no request is answered "
-        "meanwhile. Edit back at once to keep it, or set rollout.strategy to NewCluster where there is room for both",
+        f"this change needs a new Ray cluster: the operator deletes {old}, then creates {new}, and no request is "
+        "answered in between. Revert the edit at once to keep the old cluster, or set rollout.strategy to NewCluster "
+        "if there is room for both",
     )
 
 
-def made_again(cluster: str, secret: str) -> Event:
+def recreated(cluster: str, secret: str) -> Event:
     return Event(
         WARNING,
         EventReason.INTERRUPTING_SERVICE,
-        f"Secret {secret} was deleted and is another one now, so RayCluster {cluster} refuses the operator and takes "
-        "in no new pod: it is stopped and made again, and no request is answered meanwhile",
+        f"Secret {secret} was deleted and replaced, so RayCluster {cluster} rejects the operator and new pods: the "
+        "operator creates the cluster again, and no request is answered in between",
     )
 
 
 def switched(old: str, new: str) -> Event:
-    return Event(
-        NORMAL, EventReason.TRAFFIC_SWITCHED, f"requests go to RayCluster {new}; {old} ends its streams and is deleted"
-    )
+    return Event(NORMAL, EventReason.TRAFFIC_SWITCHED, f"requests go to RayCluster {new}; {old} drains and is deleted")
 
 
 def put(
     address: str, place: Place, view: Serving, decision: Put, *, retried: bool
 ) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
-    """Returns the step that puts our application, where there is one, and what is said about it."""
+    """Return the action that puts our application, and its event; both empty if no put is due."""
     if decision.why is None and not retried:
         return (), ()
     wanted = place
@@ -70,24 +69,26 @@ def _put_event(place: Place, view: Serving, why: Why | None) -> Event:
             return Event(
                 NORMAL,
                 EventReason.SERVE_CONFIG_RESTORED,
-                f"Ray Serve had lost application {place.name}; it is put again",
+                f"Ray Serve had lost application {place.name}; the operator deployed it again",
             )
         case Why.CORRECTED:
-            said = "left out" if view.standing is Standing.MISSING else "changed"
+            did = "removed" if view.standing is Standing.MISSING else "changed"
             return Event(
                 NORMAL,
                 EventReason.DRIFT_CORRECTED,
-                f"application {place.name} was {said} by somebody else and is set back",
+                f"another client {did} application {place.name}; the operator restored it",
             )
         case Why.APPLIED:
             return _scaled(place, view) or Event(
-                NORMAL, EventReason.SERVE_CONFIG_APPLIED, f"application {place.name} is put into Ray Serve"
+                NORMAL, EventReason.SERVE_CONFIG_APPLIED, f"deployed application {place.name} to Ray Serve"
             )
-    return Event(NORMAL, EventReason.DEPLOY_RETRIED, f"application {place.name} failed to deploy and is tried again")
+    return Event(
+        NORMAL, EventReason.DEPLOY_RETRIED, f"application {place.name} failed to deploy; the operator retries it"
+    )
 
 
 def _scaled(place: Place, view: Serving) -> Event | None:
-    """Returns the event of a change that only scales engines."""
+    """Return the event of a change that only scales engines, None for other changes."""
     before = (view.application.config if view.application else None) or {}
     if view.standing is not Standing.OTHER or _uncounted(before) != _uncounted(place.application):
         return None
@@ -110,7 +111,7 @@ def _uncounted(config: Mapping[str, Any]) -> str:
 
 
 def reached(reach: Reach, view: Serving) -> Verdict:
-    """Says how a dashboard that answers stands."""
+    """Return the verdict on a dashboard that answers."""
     said = view.serve.message if view.serve is not None else ""
     match reach:
         case Reach.AUTH_FAILED:
@@ -121,7 +122,7 @@ def reached(reach: Reach, view: Serving) -> Verdict:
 
 
 def unreached(memory: Memory, said: str, now: float) -> Verdict:
-    """Says that a Ray that answered before does not: not known at first, not ready when it lasts."""
+    """Return the verdict on a Ray that no longer answers: unknown at first, false if the silence lasts."""
     last = memory.conditions.get(Type.RAY_CLUSTER_READY)
     lasts = (
         last is not None
@@ -132,7 +133,7 @@ def unreached(memory: Memory, said: str, now: float) -> Verdict:
 
 
 def retry_due(view: Serving, memory: Memory, now: float) -> bool:
-    """Whether a failed deployment is to be tried again: in case the reason was not in the spec."""
+    """Return True if a retry of a failed deployment is due, because the reason may lie outside the spec."""
     failed = view.standing is Standing.CURRENT and view.application is not None
     if not failed or view.application is None or view.application.status != "DEPLOY_FAILED":
         return False
@@ -161,7 +162,7 @@ WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
 
 
 def of_conditions(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Event, ...]:
-    """Returns what is worth telling of the conditions that changed; nothing where none did."""
+    """Return the events of the conditions that changed; empty if none did."""
     events: list[Event] = []
     for condition in conditions.newly(before, after):
         kind, reason = Type(condition.type), condition.reason
@@ -173,6 +174,6 @@ def of_conditions(before: Mapping[str, Condition], after: Iterable[Condition]) -
             events.append(Event(NORMAL, EventReason.ROLLOUT_COMPLETE, f"generation {condition.generation} serves"))
         elif kind is Type.PROGRESSING and reason == Reason.SUSPENDED:
             events.append(
-                Event(NORMAL, EventReason.SUSPENDED, "nothing runs any more; set spec.suspend to false to serve again")
+                Event(NORMAL, EventReason.SUSPENDED, "everything has stopped; set spec.suspend to false to serve again")
             )
     return tuple(events)

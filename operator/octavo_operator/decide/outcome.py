@@ -1,4 +1,4 @@
-"""What a mode decided, before it is put into words: the common shape of managed and external."""
+"""Outcome of a mode's decisions, before it becomes conditions and texts. Managed and external mode share it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ DEPLOY_RETRY_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The Ray cluster that answers requests, as status names it; empty where there is none."""
+    """The Ray cluster that answers requests, as the status names it; empty if there is none."""
 
     name: str = ""
     address: str = ""
@@ -23,7 +23,11 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``wanted`` is what the current generation's cluster runs, ``serving`` what answers now; most often the same."""
+    """Decisions of one round.
+
+    ``wanted`` is our application in the current generation's cluster. ``serving`` is our application in the cluster
+    that answers now. They are most often the same.
+    """
 
     ray: Verdict
     wanted: Serving
@@ -36,11 +40,11 @@ class Outcome:
     corrections: tuple[float, ...] = ()
     fight: bool = False
     retried: bool = False
-    """A failed deployment is tried again."""
+    """True if a failed deployment is retried."""
     stopped: bool = False
-    """Suspended, and nothing is left."""
+    """True if the deployment is suspended and nothing of it is left."""
 
     @property
     def switched(self) -> bool:
-        """What answers is of the current generation's cluster."""
+        """Return True if the cluster that answers is the current generation's."""
         return self.wanted is self.serving

@@ -1,4 +1,4 @@
-"""What a Ray Serve has of our application, and whether ours must be put there."""
+"""Standing of our application in a Ray Serve, and the decision to put it there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,27 +16,27 @@ FIGHT_COUNT = 3
 
 
 class Standing(StrEnum):
-    """Of our application in one Serve."""
+    """Standing of our application in one Serve."""
 
     UNREACHED = "unreached"
     MISSING = "missing"
     FOREIGN = "foreign"
-    """An application of our name that is not ours."""
+    """An application of our name with another owner."""
     LEAVING = "leaving"
     OTHER = "other"
-    """Ours, with another configuration."""
+    """Our application, with another configuration."""
     CURRENT = "current"
 
 
 class Why(StrEnum):
-    """Why the application is put."""
+    """Reason to put the application."""
 
     APPLIED = "applied"
-    """The spec has changed, or it is the first time."""
+    """The spec has changed, or this is the first put."""
     RESTORED = "restored"
-    """Serve lost it."""
+    """Serve lost the application."""
     CORRECTED = "corrected"
-    """Somebody changed it, or left it out of what they put."""
+    """Another client changed the application, or left it out of its own put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Serving:
     serve: Serve | None = None
     application: Application | None = None
     config_hash: str = ""
-    """Of the configuration that is deployed, where it is ours."""
+    """Hash of the deployed configuration, if the application is ours."""
 
     @property
     def engines(self) -> Deployment | None:
@@ -57,7 +57,7 @@ class Serving:
 
     @property
     def settled(self) -> bool:
-        """Serve has our configuration and no roll of it is on."""
+        """Return True if Serve has our configuration and no roll of it is in progress."""
         return (
             self.standing is Standing.CURRENT and self.application is not None and self.application.status == "RUNNING"
         )
@@ -69,7 +69,10 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """``corrections`` are the times of those of late, this one included."""
+    """Decision about a put. ``why`` is None if nothing is put.
+
+    ``corrections`` are the Unix times of the recent corrections, including this one.
+    """
 
     why: Why | None
     corrections: tuple[float, ...]
@@ -77,9 +80,12 @@ class Put:
 
 
 def look(serve: Serve | None, place: Place, memory: Memory, generation: int) -> Serving:
-    """Judges what ``serve`` has. A configuration that was ours in this very generation stays ours, although a newer
-    operator would write it differently: an upgrade changes no configuration."""
-    # Managed clusters of another Ray are not blocked by that, so nothing may be planned on what they have.
+    """Judge our application in ``serve``.
+
+    A configuration that was ours in this very generation stays ours, even if a newer operator would write it
+    differently. So an upgrade of the operator changes no configuration.
+    """
+    # Another Ray version does not block a managed deployment, so no plan may build on the contents of such a cluster.
     read = serve is not None and (
         serve.reach is Reach.OK
         or (serve.reach is Reach.INCOMPATIBLE and bool(serve.ray_version) and place.mode is not Mode.MANAGED)
@@ -102,7 +108,7 @@ def look(serve: Serve | None, place: Place, memory: Memory, generation: int) -> 
 
 
 def decide(serving: Serving, memory: Memory, generation: int, now: float, *, same_cluster: bool) -> Put:
-    """Decides whether to put our application, and why; ``same_cluster`` is whether ``memory`` is about this Ray."""
+    """Decide if our application must be put, with the reason. ``same_cluster``: ``memory`` is about this Ray."""
     recent = tuple(at for at in memory.corrections if now - at < FIGHT_WINDOW_S)
     seen = same_cluster and bool(memory.config_hash) and memory.config_generation == generation
     fight = len(recent) >= FIGHT_COUNT
@@ -125,8 +131,10 @@ def owner_of(application: Application) -> str | None:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Returns the same for what Serve was given and for what it says it was given: it turns ``2`` into ``2.0``, and
-    may leave out, or write out, what is null or empty."""
+    """Return an equal hash for the configuration that Serve received and for Serve's report of it.
+
+    Serve turns ``2`` into ``2.0``. It may leave out, or write out, null and empty values.
+    """
     return digest(_canonical({**config, "deployments": _by_name(config.get("deployments"))}))
 
 
@@ -137,7 +145,10 @@ def _by_name(deployments: object) -> Any:
 
 
 def _identity(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How many replicas it once started with, and that it was tried again, says nothing about what it is."""
+    """Return the deployment in a form that is equal for all its retries and initial replicas.
+
+    Neither the initial number of replicas nor the mark of a retry belongs to its identity.
+    """
     same = dict(deployment)
     if same.get(PATIENCE) in PATIENCES:
         same[PATIENCE] = PATIENCES[0]

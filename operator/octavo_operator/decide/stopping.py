@@ -1,4 +1,4 @@
-"""How a Ray cluster is stopped: its application is taken out, its streams end, then it is deleted."""
+"""Stop of a Ray cluster: its application is removed, its streams end, then the cluster is deleted."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from octavo_operator.model.observed import Cluster
 from octavo_operator.model.placement import Place
 
 SETTLE_S = 10.0
-"""After traffic was switched away: until every node's proxy knows it, gateways must go on accepting."""
+"""Seconds that gateways keep accepting after a switch of traffic, until every node's proxy knows the new cluster."""
 _MARGIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """``draining``: streams are still ending, the next plan looks again."""
+    """Next step of a stop. If ``draining``, streams are still ending, and the next plan looks again."""
 
     actions: tuple[Action, ...] = ()
     draining: bool = False
@@ -31,7 +31,10 @@ def stop(
     settle: bool,
     served: bool,
 ) -> Stop:
-    """``waited`` is seconds since this cluster was first to be stopped. Ends within ``drain_seconds`` and a little."""
+    """Return the next step to stop ``cluster``. ``waited`` is the seconds since its stop began.
+
+    The stop ends within ``drain_seconds``, plus the seconds to settle and a margin.
+    """
     settle_s = SETTLE_S if settle else 0.0
     late = waited >= settle_s + drain_seconds + _MARGIN_S
     if view.ours and not late:

@@ -1,6 +1,6 @@
 """One HTTP call to the Kubernetes API server, by the official client's configuration and connection.
 
-Documents stay plain dicts: the client's typed models would cost a copy of every object for nothing.
+Documents stay plain dicts: the client's typed models would copy every object without benefit.
 """
 
 import json
@@ -27,7 +27,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class Api(Protocol):
-    """What ``Kube`` needs of a client."""
+    """Client interface that ``Kube`` needs."""
 
     async def call(
         self,
@@ -39,13 +39,13 @@ class Api(Protocol):
         content_type: str = JSON,
         accept: str = JSON,
     ) -> dict[str, Any]:
-        """Returns the answered object; raises a ``KubeError``."""
+        """Return the object in the answer; raise a ``KubeError`` on failure."""
 
 
 async def load_configuration() -> Configuration:
-    """Reads the service account in a pod, else ``KUBECONFIG`` or ``~/.kube/config``; raises ``ConfigurationError``.
+    """Read the service account in a pod, else ``KUBECONFIG`` or ``~/.kube/config``.
 
-    A service account's token file is read again as it is rotated.
+    Raise ``ConfigurationError`` if there is no access. A service account's token file is read again after its rotation.
     """
     configuration = Configuration()
     try:

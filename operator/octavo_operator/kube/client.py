@@ -1,4 +1,4 @@
-"""What the operator asks of Kubernetes. Every call is idempotent, or guarded by a uid or a resource version."""
+"""The operator's calls to Kubernetes. Every call is idempotent, or guarded by a uid or a resource version."""
 
 import base64
 import binascii
@@ -24,7 +24,10 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """What the operator made for one deployment; ``objects`` by kind and name, a Secret without its values."""
+    """Objects that the operator created for one deployment.
+
+    ``objects`` are by kind and name. A Secret is without its values.
+    """
 
     kuberay_installed: bool
     clusters: tuple[Mapping[str, Any], ...]
@@ -32,7 +35,10 @@ class Children:
 
 
 class Kube:
-    """``namespaces`` are those that the operator serves, none for all. Calls raise a ``KubeError``."""
+    """Client for Kubernetes. Calls raise a ``KubeError``.
+
+    ``namespaces`` are the namespaces that the operator serves; all if empty.
+    """
 
     def __init__(self, api: Api, namespaces: Sequence[str] = ()) -> None:
         self._api = api
@@ -46,7 +52,7 @@ class Kube:
             return None
 
     async def list_keys(self) -> tuple[Key, ...]:
-        """Returns all deployments that the operator serves."""
+        """Return the keys of all deployments that the operator serves."""
         found: list[Key] = []
         for namespace in self._namespaces:
             path = kinds.SERVING_DEPLOYMENT.path(namespace)
@@ -61,7 +67,7 @@ class Kube:
         return tuple(found)
 
     async def served(self, kind: Kind) -> bool:
-        """Whether the API server knows the kind now."""
+        """Return True if the API server knows the kind now."""
         try:
             answer = await self._api.call("GET", kind.root)
         except (KindMissing, NotFound):
@@ -69,7 +75,7 @@ class Kube:
         return any(resource.get("name") == kind.plural for resource in answer.get("resources", ()))
 
     async def list_children(self, key: Key) -> Children:
-        """Lists by label what belongs to ``key``, and reads its token Secret by name: no right to list Secrets."""
+        """List the children of ``key`` by label. Read its token Secret by name, which needs no list right."""
         clusters, token, *listed = await together(
             self._list_clusters(key),
             self.secret(key.namespace, names.token_secret(key)),
@@ -85,7 +91,7 @@ class Kube:
         return Children(clusters is not None, tuple(clusters or ()), objects)
 
     async def ready_endpoints(self, namespace: str, service: str) -> int:
-        """Returns how many pods behind a Service are ready."""
+        """Return the number of ready pods behind a Service."""
         query = {"labelSelector": f"kubernetes.io/service-name={service}"}
         answer = await self._api.call("GET", kinds.ENDPOINT_SLICE.path(namespace), query=query)
         ready = {
@@ -97,7 +103,7 @@ class Kube:
         return len(ready)
 
     async def secret(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Returns a Secret's metadata and its ``keys``, sorted, without values; None where it does not exist."""
+        """Return a Secret's metadata and its ``keys``, sorted, without values; None if it does not exist."""
         document = await self._get(kinds.SECRET, namespace, name)
         if document is None:
             return None
@@ -106,7 +112,7 @@ class Kube:
         return {**kind, "metadata": _trimmed(document)["metadata"], "type": document.get("type"), "keys": keys}
 
     async def secret_value(self, namespace: str, name: str, key: str) -> bytes | None:
-        """Returns None where the Secret or the key does not exist. The value goes to its place of use, nowhere else."""
+        """Return one value, None if the Secret or the key does not exist. Pass the value only to its place of use."""
         document = await self._get(kinds.SECRET, namespace, name)
         value = ((document or {}).get("data") or {}).get(key)
         try:
@@ -118,7 +124,7 @@ class Kube:
         return await self._get(kinds.CLAIM, namespace, name) is not None
 
     async def child(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Returns an object whoever's it is, a Secret without its values; None where it, or its kind, is not there."""
+        """Return an object of any owner, a Secret without its values; None if it, or its kind, does not exist."""
         if kind == kinds.SECRET:
             return await self.secret(namespace, name)
         try:
@@ -128,14 +134,16 @@ class Kube:
         return None if found is None else _trimmed(found)
 
     async def apply(self, namespace: str, document: Mapping[str, Any], uid: str = "") -> None:
-        """Makes the object, or applies it whole to that of ``uid``; what others own in that stays.
+        """Create the object, or apply it whole to the object of ``uid``; other owners' fields stay.
 
-        Raises ``Conflict`` where another object has the name: nothing is forced upon one that was not seen to be ours.
+        Raise ``Conflict`` if another object has the name. The operator forces nothing on an object that it has not seen
+        to be its own.
         """
         kind, metadata = kind_of_document(document), document["metadata"]
         if not uid:
             applied = kind in kinds.LISTED_CHILDREN
-            # What is created is never pruned by a later apply, and of annotations the spec may take some away.
+            # A later apply never prunes fields of a create. The spec may remove annotations later, so only the apply
+            # has them.
             bare = {name: value for name, value in metadata.items() if not applied or name != "annotations"}
             uid = (await self._create(kind, namespace, {**document, "metadata": bare}))["metadata"]["uid"]
             if not applied:
@@ -143,21 +151,21 @@ class Kube:
         await self._apply(kind, namespace, {**document, "metadata": {**metadata, "uid": uid}})
 
     async def patch_cluster(self, namespace: str, patch: PatchCluster) -> None:
-        """Raises ``Conflict`` where one of the patch's tests fails, ``NotFound`` where the cluster is gone."""
+        """Patch a RayCluster; raise ``Conflict`` if a test of the patch fails, ``NotFound`` if the cluster is gone."""
         await self._json_patch(kinds.RAY_CLUSTER, namespace, patch)
 
     async def patch_service(self, namespace: str, patch: PatchService) -> None:
-        """Raises ``Conflict`` where one of the patch's tests fails, ``NotFound`` where the Service is gone."""
+        """Patch a Service; raise ``Conflict`` if a test of the patch fails, ``NotFound`` if the Service is gone."""
         await self._json_patch(kinds.SERVICE, namespace, patch)
 
     async def create_secret(self, namespace: str, document: Mapping[str, Any], keys: Sequence[str]) -> None:
-        """Creates a Secret with a random value for each key; raises ``Conflict`` where one of that name exists."""
+        """Create a Secret with a random value for each key; raise ``Conflict`` if one of that name exists."""
         kind = kind_of_document(document)
         values = {key: secrets.token_urlsafe(_SECRET_BYTES) for key in keys}
         await self._create(kind, namespace, {**document, "stringData": values})
 
     async def delete(self, namespace: str, delete: Delete) -> None:
-        """Deletes in the background; nothing where it is gone or another object has its name."""
+        """Delete an object in the background; do nothing if it is gone or another object has its name."""
         path = kind_of(delete.api_version, delete.kind).path(namespace, delete.name)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         try:
@@ -166,7 +174,7 @@ class Kube:
             return
 
     async def patch_status(self, resource: Resource, status: Mapping[str, Any]) -> Resource:
-        """Makes ``status`` the whole status; raises ``Conflict`` where the resource has changed since it was read."""
+        """Make ``status`` the whole status; raise ``Conflict`` if the resource has changed since it was read."""
         patch = {
             "metadata": {"resourceVersion": resource.resource_version},
             "status": merge_patch(resource.status, status),
@@ -174,7 +182,10 @@ class Kube:
         return await self._patch(resource, patch, subresource="status")
 
     async def set_finalizer(self, resource: Resource, finalizer: str, *, present: bool) -> Resource | None:
-        """Returns the resource as it is then, None where it is gone with its last finalizer; raises ``Conflict``."""
+        """Add or remove ``finalizer``; return the updated resource, None if it is gone with its last finalizer.
+
+        Raise ``Conflict`` if the resource has changed since it was read.
+        """
         if (finalizer in resource.finalizers) == present:
             return resource
         kept = [name for name in resource.finalizers if name != finalizer]
@@ -187,7 +198,10 @@ class Kube:
         return None if updated.deleted_at is not None and not updated.finalizers else updated
 
     async def namespace_ends(self, namespace: str) -> bool:
-        """Whether nothing can be made in a namespace any more; asked by making nothing, so without rights on it."""
+        """Return True if no object can be created in a namespace any more.
+
+        The request is a dry run that creates nothing, so the operator needs no right on the namespace itself.
+        """
         metadata = {"namespace": namespace, "generateName": "octavo-operator-"}
         event = {"apiVersion": kinds.EVENT.api_version, "kind": kinds.EVENT.kind, "metadata": metadata}
         body = {**event, "involvedObject": {"namespace": namespace}}
@@ -196,7 +210,7 @@ class Kube:
         except NamespaceTerminating:
             return True
         except (Forbidden, Rejected, Conflict):
-            pass  # whoever refuses it for another reason keeps no deletion from its deadline
+            pass  # a refusal for another reason keeps no deletion past its deadline
         return False
 
     async def apply_event(self, namespace: str, document: Mapping[str, Any]) -> None:
@@ -242,7 +256,7 @@ class Kube:
 
 
 def resource_of(document: Mapping[str, Any]) -> Resource:
-    """Reads a ServingDeployment as the API server gives it."""
+    """Read a ServingDeployment from the API server's document."""
     metadata = document["metadata"]
     return Resource(
         key=Key(metadata["namespace"], metadata["name"]),
@@ -259,12 +273,12 @@ def resource_of(document: Mapping[str, Any]) -> Resource:
 
 
 def unix_time(value: str | None) -> float | None:
-    """Reads Kubernetes' RFC 3339 times."""
+    """Convert Kubernetes' RFC 3339 time to Unix time."""
     return None if value is None else datetime.fromisoformat(value).timestamp()
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON merge patch (RFC 7396) that makes ``new`` of ``old``: what is gone is null."""
+    """Return the JSON merge patch (RFC 7396) from ``old`` to ``new``. Removed members are null."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -282,6 +296,6 @@ def _label(document: Mapping[str, Any]) -> str | None:
 
 
 def _trimmed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out ``managedFields``, which are longer than the rest and decide nothing here."""
+    """Leave out ``managedFields``, which are longer than the rest and decide nothing here."""
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     return {**document, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Several calls at once."""
+"""Concurrent calls."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Returns all results in order; the first failure cancels the rest and is raised as it is, in no group."""
+    """Return all results in order. The first failure cancels the rest, and is raised unchanged, in no group."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""What a Kubernetes API server's answers mean for the operator: one small hierarchy, plain words."""
+"""Errors of the Kubernetes API server, as the operator distinguishes them: one small hierarchy, plain words."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _MESSAGE_LENGTH = 512
 
 
 class KubeError(Exception):
-    """The API server did not do what it was asked. ``message`` names the call and what it said."""
+    """Failure of a call to the API server. ``message`` names the call and has the server's words."""
 
     reason = "ApiError"
 
@@ -64,7 +64,7 @@ class Unavailable(KubeError):
 
 
 def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) -> KubeError:
-    """Turns an answer of 400 and above into an error; ``call`` names what was asked, like ``GET /apis/…``."""
+    """Turn an answer of status 400 or above into an error. ``call`` names the request, like ``GET /apis/…``."""
     answer = _status(body)
     details = answer.get("details") or {}
     listed = [cause for cause in details.get("causes") or () if isinstance(cause, dict)]
@@ -76,7 +76,7 @@ def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) ->
             return NamespaceTerminating(message)
         case 403:
             return Forbidden(message)
-        # An object that is missing is named in the answer; a path that nobody serves is not.
+        # The answer names a missing object. It names none for a path that the server does not know.
         case 404:
             return NotFound(message) if details.get("name") else KindMissing(message)
         case 409:
@@ -84,7 +84,7 @@ def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) ->
         # A failed "test" of a JSON patch names no object, an invalid object is named.
         case 422 if not details.get("name") and not causes:
             return Conflict(message)
-        # Applied to one that has taken its name since.
+        # The apply met another object that has taken the name since.
         case 422 if "metadata.uid" in fields:
             return Conflict(message)
         case 429:

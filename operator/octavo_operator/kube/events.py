@@ -1,4 +1,4 @@
-"""Kubernetes Events on a deployment; equal ones within ten minutes are one with a count."""
+"""Kubernetes Events on a deployment. Equal Events within ten minutes become one with a count."""
 
 import hashlib
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class _Seen:
 
 
 class EventLog:
-    """Counts repeats. What it remembers may be lost: a restart of the operator then starts a new Event."""
+    """Counter of repeated Events. Its memory may be lost: after a restart of the operator a new Event starts."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -31,9 +31,10 @@ class EventLog:
         self._seen: dict[tuple[str, Event], _Seen] = {}
 
     def document(self, resource: Resource, event: Event) -> dict[str, Any]:
-        """Counts ``event`` and returns the core/v1 Event to apply, the same object for a repeat.
+        """Count ``event`` and return the core/v1 Event to apply, the same object for a repeat.
 
-        Applied by server-side apply under a name made of what it says: no right to read Events is needed.
+        The operator writes it by server-side apply, under a name that is made of its contents. So it needs no right to
+        read Events.
         """
         now = self._now()
         seen = self._seen.get((resource.uid, event))

@@ -1,4 +1,4 @@
-"""The Ray that somebody else runs, where a deployment names one, and the token that its Ray asks for."""
+"""The external Ray of a deployment, if it names one, and the token that its Ray requires."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from octavo_operator.model.placement import address_of
 
 @dataclass(frozen=True, slots=True)
 class ExternalRay:
-    """``token`` names a Secret and its key."""
+    """Address of an external Ray. ``token`` names a Secret and its key."""
 
     address: str
     token: tuple[str, str] | None
 
 
 def external_ray(resource: Resource) -> ExternalRay | None:
-    """Returns the Ray that somebody else runs, None in managed mode.
+    """Return the external Ray of the deployment, None in managed mode.
 
-    Read from the raw document: a deployment whose spec this version does not understand can be deleted as well.
+    Read the raw document: a deployment whose spec this version does not understand can be deleted as well.
     """
     found: Any = (resource.document.get("spec") or {}).get("rayCluster") or {}
     external = found.get("external") if isinstance(found, Mapping) else None
@@ -34,19 +34,19 @@ def external_ray(resource: Resource) -> ExternalRay | None:
 
 
 class RayTokens:
-    """Reads the token at each use.
+    """Reader of Ray tokens, at each use.
 
-    Of an external Ray the last one is remembered for the deployment's own deletion: a namespace that goes takes its
-    Secrets in any order. It goes to that address only, is written nowhere, and a restart forgets it.
+    It remembers the last token of an external Ray for the deployment's own deletion. Kubernetes deletes the Secrets of
+    a deleted namespace in any order. The token goes only to that address and is written nowhere. A restart forgets it.
     """
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._last: dict[Key, tuple[str, ExternalRay, str]] = {}
-        """With the deployment's uid and the Ray that it was for."""
+        """Last token by deployment, with the deployment's uid and the Ray of the token."""
 
     async def of(self, resource: Resource) -> str | None:
-        """Returns None where no token is sent or none is there."""
+        """Return the token of the deployment's Ray, None if the Ray needs none or none exists."""
         key, external = resource.key, external_ray(resource)
         if external is None:
             return await self._read(key, names.token_secret(key), names.AUTH_TOKEN_KEY)
@@ -69,7 +69,10 @@ class RayTokens:
 
 
 def _header_value(value: bytes) -> str | None:
-    """A token with a line break at its end is the commonest slip; one that no header can carry is none."""
+    """Return the token without white space around it, None if no HTTP header can carry it.
+
+    A line break at its end is the commonest slip.
+    """
     try:
         text = value.decode("ascii").strip()
     except UnicodeDecodeError:

@@ -10,7 +10,7 @@ _WRITTEN = {(kind.api_version, kind.kind): kind for kind in (RAY_CLUSTER, SECRET
 
 
 def kind_of(api_version: str, kind: str) -> Kind:
-    """Returns one of the kinds that the operator writes; raises ``Rejected`` for others."""
+    """Return one of the kinds that the operator writes; raise ``Rejected`` for others."""
     try:
         return _WRITTEN[api_version, kind]
     except KeyError:

@@ -4,14 +4,14 @@ import random
 from collections.abc import Hashable
 
 BASE_S, CAP_S = 1.0, 60.0
-"""The cap is short: a look is cheap, and a deployment whose looks failed by chance is not to be left alone for long."""
+"""Seconds. The cap is short: a look is cheap, and chance failures must not leave a deployment alone for long."""
 _MOST_DOUBLINGS = 16
 
 
 class Backoff:
     """Full jitter: the n-th delay in a row is drawn from ``[0, min(cap, base * 2**n)]``.
 
-    Only how long to wait is kept here, so it may be forgotten at any time.
+    The counts of failures only set the delays, so they may be forgotten at any time.
     """
 
     def __init__(self, base: float = BASE_S, cap: float = CAP_S, rng: random.Random | None = None) -> None:
@@ -21,7 +21,7 @@ class Backoff:
         self._failures: dict[Hashable, int] = {}
 
     def next(self, key: Hashable) -> float:
-        """Counts a failure of ``key`` and returns the seconds to wait."""
+        """Count a failure of ``key`` and return the seconds to wait."""
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
         return self._rng.uniform(0, min(self._cap, self._base * 2 ** min(failures, _MOST_DOUBLINGS)))

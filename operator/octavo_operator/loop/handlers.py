@@ -1,4 +1,4 @@
-"""kopf: its watches feed the queue. It stores nothing on any object: no finalizer, no annotation, no status."""
+"""Handlers of kopf, whose watches feed the queue. kopf stores no finalizer, annotation or status on any object."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key
 
 WATCHED_CHILDREN = (kinds.RAY_CLUSTER, kinds.SERVICE, kinds.DISRUPTION_BUDGET, kinds.ENDPOINT_SLICE)
-"""Of EndpointSlices those that Kubernetes makes for our Services: they carry the Service's labels."""
+"""Kinds of children to watch. Kubernetes creates the EndpointSlices of our Services, with the Services' labels."""
 WATCHED: tuple[Kind, ...] = (kinds.SERVING_DEPLOYMENT, *WATCHED_CHILDREN)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Seconds; tests shorten them."""
+    """Times of the watches in seconds. Tests shorten them."""
 
     server_timeout: float = 300
     client_timeout: float = 310
@@ -41,25 +41,25 @@ def settings(times: WatchTimes) -> kopf.OperatorSettings:
     chosen.watching.reconnect_backoff = times.reconnect_backoff
     chosen.watching.chunk_size = 500
     for kind in WATCHED_CHILDREN:
-        # Filtered by the server: what is not ours costs neither memory nor a look.
+        # The API server filters: foreign objects cost neither memory nor a look.
         chosen.watching.label_selectors[kind.group, kind.plural] = names.DEPLOYMENT_LABEL
     chosen.networking.request_timeout = REQUEST_TIMEOUT_S
     chosen.networking.connect_timeout = CONNECT_TIMEOUT_S
     chosen.networking.error_backoffs = times.error_backoffs
     chosen.queueing.worker_limit = 50
     chosen.queueing.exit_timeout = 0.1
-    # A kind that comes or goes is seen by the supervisor: no right to read all kinds and namespaces is needed.
+    # The supervisor sees a kind that comes or goes, so the operator needs no right to read all kinds and namespaces.
     chosen.scanning.disabled = True
     chosen.peering.standalone = True
     chosen.posting.enabled = False
     chosen.posting.loggers = False
-    # kopf may end and be started again in this process, which must not be killed for it.
+    # kopf may end and restart in this process, which kopf must not kill for it.
     chosen.process.ultimate_exiting_timeout = None
     return chosen
 
 
 def watch_names(kinds_served: Sequence[Kind], namespaces: Sequence[str]) -> list[str]:
-    """Returns the watches that kopf keeps, as ``Watches`` names them."""
+    """Return the names of kopf's watches, as ``Watches`` has them."""
     if not namespaces:
         return [kind.plural for kind in kinds_served]
     return [f"{kind.plural}/{namespace}" for kind in kinds_served for namespace in namespaces]
@@ -68,7 +68,7 @@ def watch_names(kinds_served: Sequence[Kind], namespaces: Sequence[str]) -> list
 def registry(
     kinds_served: Sequence[Kind], changed: Callable[[Key], None], own: Callable[[Key, str], bool], watches: Watches
 ) -> kopf.OperatorRegistry:
-    """Returns handlers that say ``changed`` for every event but those of ``own`` status writes."""
+    """Return handlers that call ``changed`` for every event, except for the operator's ``own`` status writes."""
     found = kopf.OperatorRegistry()
 
     async def resource_event(
@@ -95,7 +95,7 @@ def registry(
 
 
 async def _session(watches: Watches) -> kopf.AiohttpSession:
-    """Logs kopf in as the rest of the operator is: with the same configuration, read afresh."""
+    """Log kopf in with the same configuration as the rest of the operator, read again."""
     configuration = await load_configuration()
     ssl_context = RESTClientObject(configuration).ssl_context
     token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")

@@ -1,7 +1,7 @@
-"""The work queue: which deployments to look at, and when.
+"""The work queue: deployments to look at, and their times.
 
-A key is in it once, however often it was added; it is worked on by one worker at a time; what is added meanwhile is
-worked on again at once. A handler says when it wants to look again.
+A key is in the queue once, however often it was added. One worker at a time handles it. A key that is added during that
+work is handled again at once. A handler returns the time until its next look.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from octavo_operator.model.observed import Key
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[Key], Awaitable[float]]
-"""Returns the seconds until the next look, ``math.inf`` where nothing is left to look at."""
+"""Function that looks at a deployment. It returns the seconds until the next look, ``math.inf`` if nothing is left."""
 
 
 class WorkQueue:
-    """Runs ``handler`` for every added key. ``now`` is a monotonic clock, the event loop's by default."""
+    """Queue that runs ``handler`` for every added key. ``now`` is a monotonic clock, the event loop's by default."""
 
     def __init__(
         self,
@@ -37,34 +37,34 @@ class WorkQueue:
         self._backoff = backoff or Backoff()
         self._now = now or (lambda: asyncio.get_running_loop().time())
         self._due: dict[Key, float] = {}
-        """When a key that is not worked on is due; heap entries that say another time are stale."""
+        """Due times of the keys that no worker handles. Heap entries with another time are stale."""
         self._heap: list[tuple[float, Key]] = []
         self._running: dict[Key, float] = {}
-        """Since when a key is worked on."""
+        """Start times of the keys that workers handle."""
         self._again: dict[Key, float] = {}
-        """When a key that is worked on is due again, by what was added meanwhile."""
+        """Due times of keys that were added again while a worker handled them."""
         self._changed = asyncio.Event()
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """Makes ``key`` due after ``delay`` seconds, or earlier where it is due earlier already."""
+        """Make ``key`` due after ``delay`` seconds, or earlier if it is due earlier already."""
         self._add(key, self._now() + delay)
 
     def __len__(self) -> int:
-        """Returns how many keys are due or being worked on."""
+        """Return the number of keys that are due or in work."""
         now = self._now()
         return sum(due <= now for due in self._due.values()) + len(self._running)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether ``key`` is due at some time or being worked on."""
+        """Return True if ``key`` is due at some time or in work."""
         return key in self._due or key in self._running
 
     def lag(self) -> float:
-        """Returns for how long the longest handler has run, or the longest due key has waited."""
+        """Return the seconds that the longest handler has run or the longest due key has waited."""
         now = self._now()
         return max([*(now - since for since in self._running.values()), *(now - due for due in self._due.values()), 0])
 
     async def run(self) -> None:
-        """Works until it is cancelled; handlers that run then are cancelled too."""
+        """Work until cancelled; handlers that run then are cancelled too."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"worker {number}")
@@ -89,7 +89,7 @@ class WorkQueue:
                 self._add(key, min(self._now() + delay, self._again.pop(key, math.inf)))
 
     async def _handle(self, key: Key) -> float:
-        """A handler that raises or hangs has a bug; its key is tried again, later and later."""
+        """Run the handler. One that raises or hangs has a bug; its key is retried after growing delays."""
         try:
             async with asyncio.timeout(self._limit_s) as limit:
                 delay = await self._handler(key)
@@ -103,7 +103,7 @@ class WorkQueue:
         return delay
 
     async def _take(self) -> Key:
-        """Waits for the key that is due first."""
+        """Wait for the key that is due first."""
         while True:
             self._changed.clear()
             if (key := self._next()) is not None:

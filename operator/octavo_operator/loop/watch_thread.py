@@ -1,8 +1,8 @@
-"""kopf in a thread and an event loop of its own.
+"""Thread and event loop of kopf, apart from the rest of the operator.
 
-kopf takes every task of its loop, and signals, for its own: neither may reach the rest of the operator. And where one
-of its watches fails it may wait for the others for ever, because a cancelled stream takes a cancelled pause for the
-end of its work; so it is this module that ends its tasks, not ``kopf.operator``.
+kopf treats every task of its loop, and signals, as its own. Neither may reach the rest of the operator. If one of its
+watches fails, kopf may wait for the others for ever. The reason: a cancelled stream takes a cancelled pause for the end
+of its work. So this module ends kopf's tasks, not ``kopf.operator``.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, cast
 import kopf
 
 STOP_S = 5.0
-"""Longest wait for kopf's tasks to end; what is left then dies with its loop."""
+"""Maximum seconds for kopf's tasks to end. The remaining tasks then end with their loop."""
 _ROUND_S = 0.1
 
 
@@ -24,7 +24,10 @@ async def run_kopf(
     namespaces: Sequence[str],
     started: Callable[[], None],
 ) -> None:
-    """Watches until it is cancelled; raises what ended kopf. ``started`` is called in this loop; none is for all."""
+    """Watch ``namespaces``, all if empty, until cancelled; raise the error that ended kopf.
+
+    ``started`` is called in this loop when kopf is ready.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     begun = threading.Event()
@@ -44,7 +47,7 @@ async def run_kopf(
             clusterwide=not namespaces,
             namespaces=namespaces,
             ready_flag=ready_flag,
-            # Of use among peers only, and there are none; kopf would ask for the user's name, which an image may lack.
+            # Used among peers only, and there are none. kopf would ask for the user's name, which an image may lack.
             identity=cast(Any, "octavo"),
         )
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -87,9 +90,9 @@ async def _then(flag: asyncio.Event, call: Callable[[], object]) -> None:
 
 
 async def _end_tasks() -> None:
-    """Cancels all other tasks of this loop until they are gone, for a few seconds.
+    """Cancel all other tasks of this loop until they are gone, for a few seconds.
 
-    Pauses are left to their streams: a stream that is cancelled together with its pause goes on.
+    Pauses are left to their streams: a stream that is cancelled together with its pause continues.
     """
     for _ in range(int(STOP_S / _ROUND_S)):
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -114,7 +117,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", error:
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    """The other loop may have closed already."""
+    """Run ``call``; ignore that the other loop may have closed already."""
     try:
         call()
     except RuntimeError:

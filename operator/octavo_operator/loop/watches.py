@@ -1,6 +1,6 @@
-"""Whether the operator still hears the API server: when each watch last gave a sign of life.
+"""Times of the last sign of life of each watch, to detect a lost connection to the API server.
 
-kopf hands events on but not bookmarks, so the signs are taken where bytes arrive, in the HTTP session that kopf uses.
+kopf passes on events but no bookmarks. So the signs are taken in the HTTP session that kopf uses, where bytes arrive.
 """
 
 import time
@@ -12,9 +12,9 @@ from yarl import URL
 
 
 class Watches:
-    """Told by kopf's thread, asked by the operator's. ``now`` is a monotonic clock.
+    """Last signs of life of the watches. kopf's thread records them, the operator's thread reads them.
 
-    Names are plurals, with a namespace where one is watched: ``rayclusters/prod``.
+    ``now`` is a monotonic clock. Names are plurals, with the namespace if the watch is of one: ``rayclusters/prod``.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -25,17 +25,17 @@ class Watches:
         self._heard[name] = self._now()
 
     def expect(self, names: Iterable[str]) -> None:
-        """Says that these watches, and no others, are being started: one that never answers is deaf too."""
+        """Expect these watches, and no others, from now on. So a watch that never answers grows old too."""
         self._heard = dict.fromkeys(names, self._now())
 
     def ages(self) -> dict[str, float]:
-        """Returns seconds since each watch last gave a sign of life."""
+        """Return the seconds since the last sign of life of each watch."""
         now = self._now()
         return {name: now - heard for name, heard in self._heard.items()}
 
 
 def watched(url: URL) -> str | None:
-    """Returns the name of the watch that lists or streams at ``url``, None where it is another request."""
+    """Return the name of the watch that lists or streams at ``url``, None for another request."""
     match url.path.rstrip("/").split("/")[1:]:
         case ["api", _, *rest] | ["apis", _, _, *rest] if rest:
             pass
@@ -51,9 +51,9 @@ def watched(url: URL) -> str | None:
 
 
 def session(watches: Watches, **options: Any) -> aiohttp.ClientSession:
-    """Returns a session in which every answer, every chunk and every failed try of a watch counts as a sign of life.
+    """Return a session that takes every answer, chunk and failed try of a watch as a sign of life.
 
-    A try that fails is one too: the watch is at work, and a restart would not help where the API server is away.
+    A failed try counts too: the watch is at work, and a restart would not help while the API server is away.
     """
 
     class Response(aiohttp.ClientResponse):
@@ -75,7 +75,7 @@ def session(watches: Watches, **options: Any) -> aiohttp.ClientSession:
 
 
 class _Listened:
-    """A stream that says when something arrives."""
+    """Stream that calls ``heard`` for each chunk that arrives."""
 
     def __init__(self, content: aiohttp.StreamReader, heard: Callable[[], None]) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""What a plan asks for. ``act`` executes them in order; each is idempotent, and a failed one ends the round."""
+"""Actions of a plan. ``act`` executes them in order. Each is idempotent, and a failed one ends the round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import Any
 class Apply:
     """Server-side apply of a whole intended object, with the operator as forcing field manager.
 
-    To the one of ``uid``: it fails where that is gone or replaced. Without a uid the object is made, and one that
-    somebody made meanwhile is a conflict.
+    It applies to the object of ``uid``, and fails if that object is gone or replaced. Without a uid the operator
+    creates the object. An object of the same name that another client has created since is a conflict.
     """
 
     document: Mapping[str, Any]
@@ -19,8 +19,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class CreateSecret:
-    """Creates a Secret with random values for ``keys``, which never pass through a plan; one that is there by now is a
-    conflict."""
+    """Creation of a Secret with random values for ``keys``.
+
+    The values never pass through a plan. A Secret that exists by now is a conflict.
+    """
 
     document: Mapping[str, Any]
     keys: tuple[str, ...]
@@ -28,7 +30,7 @@ class CreateSecret:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletes a child by name, in the background; ``uid`` guards against one of the same name made since."""
+    """Deletion of a child by name, in the background. ``uid`` guards against a newer object of the same name."""
 
     api_version: str
     kind: str
@@ -40,8 +42,8 @@ class Delete:
 class PatchCluster:
     """JSON Patch (RFC 6902) of a RayCluster that exists; its ``test`` operations guard against changes since.
 
-    Never server-side apply there: ``workerGroupSpecs`` is one atomic list, so that applying it without ``replicas``
-    would set Ray's autoscaler back to 0 and KubeRay would delete running pods. A failed test is a conflict.
+    Server-side apply is never used there, because ``workerGroupSpecs`` is one atomic list. An apply without
+    ``replicas`` would reset Ray's autoscaler to 0, and KubeRay would delete running pods. A failed test is a conflict.
     """
 
     name: str
@@ -50,7 +52,7 @@ class PatchCluster:
 
 @dataclass(frozen=True, slots=True)
 class PatchService:
-    """JSON Patch of the Service, for what server-side apply cannot take away: ports that somebody else added."""
+    """JSON Patch of the Service. It removes ports that another client added, which server-side apply cannot do."""
 
     name: str
     operations: tuple[Mapping[str, Any], ...]
@@ -58,19 +60,20 @@ class PatchService:
 
 @dataclass(frozen=True, slots=True)
 class PutApplication:
-    """GET → merge → PUT at one Ray dashboard; refused where an application of that name is not ours."""
+    """GET → merge → PUT at one Ray dashboard; rejected if an application of that name is not ours."""
 
     address: str
     application: Mapping[str, Any]
     proxy_location: str | None = None
-    """Where Serve's own proxies are to run, if this starts Serve; later it cannot change. None leaves it to Serve."""
+    """Location of Serve's own proxies, if this put starts Serve; later it cannot change. None leaves it to Serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveApplication:
-    """GET → merge without the application → PUT; nothing where it is gone already.
+    """GET → merge without the application → PUT; nothing if the application is gone already.
 
-    With ``else_told`` it is tried once, for some seconds: where that fails the event is told, and the round goes on.
+    With ``else_told`` the operator tries once, for some seconds. If that fails, it writes this Event and continues the
+    round.
     """
 
     address: str
@@ -80,7 +83,7 @@ class RemoveApplication:
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizer:
-    """Adds or removes the operator's finalizer, guarded by the resource version."""
+    """Addition or removal of the operator's finalizer, guarded by the resource version."""
 
     present: bool
 
@@ -90,7 +93,7 @@ Action = Apply | CreateSecret | Delete | PatchCluster | PatchService | PutApplic
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A Kubernetes Event on the deployment. Equal ones within ten minutes become one with a count."""
+    """A Kubernetes Event on the deployment. Equal Events within ten minutes become one with a count."""
 
     type: str
     """Normal or Warning."""
@@ -100,7 +103,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``status`` is the whole new status, written only where it differs; ``delay`` is seconds until the next look."""
+    """Decisions of one round.
+
+    ``status`` is the whole new status, written only if it differs. ``delay`` is the seconds until the next look.
+    """
 
     actions: tuple[Action, ...]
     status: Mapping[str, Any]

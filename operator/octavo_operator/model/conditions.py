@@ -1,6 +1,6 @@
-"""Conditions of a deployment: their types, their reasons, and how one follows another.
+"""Conditions of a deployment: their types, their reasons, and the step from old conditions to new ones.
 
-The text under each reason says what it means and what to do; ``docs/troubleshooting.md`` is made from it.
+The text under each reason gives its meaning and the remedy; ``docs/troubleshooting.md`` is generated from these texts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,29 +10,30 @@ from typing import Any
 
 
 class Type(StrEnum):
-    """What is judged."""
+    """Subject of a condition."""
 
     READY = "Ready"
-    """The current generation is what serves. The one to wait for."""
+    """The current generation serves. Wait for this condition."""
     AVAILABLE = "Available"
-    """Requests are answered now, by whatever generation. The one to alert on."""
+    """Requests are answered now, by any generation. Alert on this condition."""
     SPEC_VALID = "SpecValid"
-    """The spec makes sense, what it names exists, nothing of somebody else has a name that it needs, and an external
-    Ray fits. False: what served before goes on."""
+    """The spec is valid, the objects that it names exist, no foreign object has a name that it needs, and an external
+    Ray is compatible. If False, the last valid generation continues to serve."""
     RAY_CLUSTER_READY = "RayClusterReady"
-    """Ray's head is there and its dashboard answers. Unknown: it answered before, and has not for up to two minutes."""
+    """Ray's head runs and its dashboard answers. Unknown: it answered before, and has been silent for less than two
+    minutes."""
     APPLICATION_READY = "ApplicationReady"
     """Ray Serve runs our application with the current configuration."""
     ROUTER_READY = "RouterReady"
     """Gateways take requests."""
     PROGRESSING = "Progressing"
-    """Something is on its way. False at rest, and when it is stuck."""
+    """A change is in progress. False at rest, and when a change is stuck."""
     DEGRADED = "Degraded"
-    """It serves, but not as asked."""
+    """The deployment serves, but not as the spec asks."""
     RECONCILING = "Reconciling"
-    """Progressing, in kstatus' word for tools that wait; there only while true."""
+    """Progressing, under the name that tools based on kstatus read; present only while true."""
     STALLED = "Stalled"
-    """It needs the user, in kstatus' word; there only while true."""
+    """A user must act; the name is that of kstatus; present only while true."""
 
 
 class State(StrEnum):
@@ -44,40 +45,40 @@ class State(StrEnum):
 class Reason(StrEnum):
     # What the spec asks for
     VALID = "Valid"
-    """The spec is understood, and what it names exists."""
+    """The spec is valid, and the objects that it names exist."""
     INVALID_SPEC = "InvalidSpec"
-    """The spec contradicts itself or has a value that is not allowed. The last valid one goes on serving. Correct the
-    field that the message names."""
+    """The spec contradicts itself or has a value that is not allowed. The last valid spec continues to serve. Correct
+    the field that the message names."""
     SECRET_NOT_FOUND = "SecretNotFound"
     """A Secret that the spec names, or its key, does not exist in the namespace. Create it; nothing else is needed."""
     CLAIM_NOT_FOUND = "ClaimNotFound"
     """A PersistentVolumeClaim that the spec names does not exist in the namespace. Create it; nothing else is
     needed."""
     OBJECT_NAME_CONFLICT = "ObjectNameConflict"
-    """An object of a name that this resource needs (its own, or one that begins with it) is there and somebody else's:
-    neither labelled nor owned by this resource. It is not touched, and what served before goes on. Delete it, give the
-    resource another name, or hand it over by the label that the message names; nothing else is needed."""
+    """A foreign object has a name that this resource needs: its own name, or a name that begins with it. The object is
+    neither labelled nor owned by this resource. The operator does not change it, and the last generation continues to
+    serve. Delete the object, give the resource another name, or set the label that the message names on the object."""
     INCOMPATIBLE_RAY = "IncompatibleRay"
     """The external Ray has another version, no Serve, or no Octavo of this version that could be imported. Install
-    there what the message names; within five minutes it goes on by itself."""
+    there what the message names. The operator checks again within five minutes."""
     # The Ray cluster
     HEAD_READY = "HeadReady"
     """Ray's head runs and its dashboard answers."""
     RAY_CLUSTER_PENDING = "RayClusterPending"
-    """The RayCluster is being made, or the one before it is still going. Wait; if it lasts, look at the events of the
-    RayCluster and of its pods."""
+    """The RayCluster is being created, or its predecessor is still being deleted. Wait. If it lasts, look at the events
+    of the RayCluster and of its pods."""
     HEAD_NOT_READY = "HeadNotReady"
-    """The head's pod is not ready: it is pulled, scheduled or started. If it lasts, `kubectl describe` the head pod."""
+    """The head's pod is not ready: it is scheduled, pulls its image or starts. If it lasts,
+    `kubectl describe` the pod."""
     UNREACHABLE = "Unreachable"
-    """Ray's dashboard gives no answer; replicas may well serve. It heals by itself when the head comes back. If it
+    """Ray's dashboard does not answer; replicas may still serve. The condition recovers when the head comes back. If it
     lasts, look at the head pod, at network policies, or at the address in external mode."""
     AUTH_FAILED = "AuthFailed"
-    """Ray refuses the token. On an external Ray put the right one into the Secret that
-    `rayCluster.external.authSecretRef` names. In managed mode somebody changed the Secret `NAME-ray-token`: put the old
-    value back, or delete the Secret, and the cluster is stopped and made again with a new one."""
+    """Ray rejects the token. On an external Ray, put the right token into the Secret that
+    `rayCluster.external.authSecretRef` names. In managed mode, the Secret `NAME-ray-token` was changed. Restore the old
+    value, or delete the Secret: the operator then creates a new cluster with a new token."""
     KUBERAY_NOT_INSTALLED = "KubeRayNotInstalled"
-    """Kubernetes does not know RayClusters. Install KubeRay as the message says; the operator then goes on by
-    itself."""
+    """Kubernetes does not know RayClusters. Install KubeRay as the message says; the operator needs no restart."""
     # The application
     RUNNING = "Running"
     """Ray Serve runs the application with our configuration."""
@@ -86,16 +87,16 @@ class Reason(StrEnum):
     DEPLOYING = "Deploying"
     """Serve starts or replaces replicas."""
     DEPLOY_FAILED = "DeployFailed"
-    """Replicas do not start, most often because of the model or the memory. Those of before that are left go on
-    serving; with maxSurgePercent 0 of one replica none is left. The message has the error; correct the spec. The
-    operator tries again every five minutes."""
+    """Replicas do not start, most often because of the model or the memory. Remaining old replicas continue to serve;
+    with one replica and maxSurgePercent 0 there are none. The message has the error; correct the spec. The operator
+    retries every five minutes."""
     UNHEALTHY = "Unhealthy"
     """Replicas that ran have failed; Serve replaces them. If it lasts, look at the logs of the engine pods."""
     APPLICATION_NAME_CONFLICT = "ApplicationNameConflict"
-    """Serve has an application of this name that is not ours; it is not touched. Rename the resource, or delete that
-    application."""
+    """Serve has a foreign application of this name. The operator does not change it. Rename the resource, or delete
+    that application."""
     DELETING = "Deleting"
-    """Serve takes the application away and waits for its streams to end."""
+    """Serve deletes the application and waits for its streams to end."""
     # The front door
     ENDPOINTS_READY = "EndpointsReady"
     """Gateways accept connections."""
@@ -105,40 +106,40 @@ class Reason(StrEnum):
     SERVING = "Serving"
     """The current generation serves."""
     SCALED_TO_ZERO = "ScaledToZero"
-    """No engine is asked for. With autoscaling the first request starts one."""
+    """The spec asks for no engine. With autoscaling the first request starts one."""
     SUSPENDED = "Suspended"
     """`spec.suspend` is true. Set it to false to serve again."""
     SUSPENDING = "Suspending"
-    """Streams end before everything is stopped."""
+    """Streams drain before everything stops."""
     ROLLING_OUT = "RollingOut"
-    """The current generation is on its way; what serves is of the one before."""
+    """The current generation is starting; the last one serves."""
     SCALING = "Scaling"
-    """Replicas are added or taken away."""
+    """Replicas are added or removed."""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
-    """Replicas wait for pods that do not fit anywhere. Add nodes, ask for less, or edit back; what served before goes
-    on."""
+    """Replicas wait for pods that fit on no node. Add nodes, request less, or revert the edit; the last generation
+    continues to serve."""
     NEW_GENERATION_AVAILABLE = "NewGenerationAvailable"
-    """The last change is out."""
+    """The last change is complete."""
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
-    """Nothing moved for `rollout.progressDeadlineSeconds`; the operator goes on trying. The other conditions say what
-    it waits for."""
+    """Nothing changed for `rollout.progressDeadlineSeconds`; the operator keeps retrying. The other conditions name the
+    obstacle."""
     WAITING = "Waiting"
-    """It waits for what another condition names."""
+    """The operator waits for the obstacle that another condition names."""
     # Degradations
     AS_ASKED = "AsAsked"
     """Nothing is missing."""
     REPLICAS_MISSING = "ReplicasMissing"
     """Some replicas do not run; the others answer."""
     OLD_GENERATION_SERVING = "OldGenerationServing"
-    """The current generation cannot be served, so the one before is."""
+    """The current generation cannot be served, so the last one continues to serve."""
     DRIFT_FIGHT = "DriftFight"
-    """Somebody puts another configuration into Serve again and again. The operator sets it back three times in ten
-    minutes and then waits. Find who else writes to this Ray, and let only one do it."""
+    """Another client puts another configuration into Serve repeatedly. The operator reverts it three times in ten
+    minutes and then waits. Find the other client of this Ray and let only one of them write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a condition says now."""
+    """Present state of a condition, with reason and message."""
 
     state: State
     reason: str
@@ -151,7 +152,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """As it stands in a status. ``since`` is when its state last changed."""
+    """Condition in a status. ``since`` is the Unix time of the last change of its state."""
 
     type: str
     state: State
@@ -176,7 +177,7 @@ def unknown(reason: Reason, message: str = "") -> Verdict:
 def follow(
     before: Mapping[str, Condition], verdicts: Mapping[Type, Verdict], generation: int, now: float
 ) -> tuple[Condition, ...]:
-    """Returns the conditions in the order of ``verdicts``; ``since`` moves only where the state does."""
+    """Return the conditions in the order of ``verdicts``. ``since`` changes only with the state."""
     made = []
     for kind, verdict in verdicts.items():
         last = before.get(kind)
@@ -187,7 +188,7 @@ def follow(
 
 
 def newly(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Returns the conditions that say another thing than before: another state or another reason."""
+    """Return the conditions with another state or another reason than before."""
     return tuple(
         condition
         for condition in after
@@ -197,7 +198,7 @@ def newly(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[
 
 
 def document(condition: Condition, at: str) -> dict[str, Any]:
-    """Returns it as Kubernetes has it; ``at`` is ``since`` in RFC 3339."""
+    """Return the condition in Kubernetes' form. ``at`` is ``since`` in RFC 3339."""
     return {
         "type": str(condition.type),
         "status": str(condition.state),

@@ -1,4 +1,4 @@
-"""Where the API server keeps the kinds that the operator reads and writes."""
+"""API paths of the kinds that the operator reads and writes."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from octavo_operator.model import names
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``group`` is empty for the core kinds."""
+    """One kind of the Kubernetes API. ``group`` is empty for the core kinds."""
 
     group: str
     version: str
@@ -21,11 +21,11 @@ class Kind:
 
     @property
     def root(self) -> str:
-        """Path of the kind's version, where discovery lists what it serves."""
+        """Return the path of the kind's version, where discovery lists the kinds."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Path of one object, or of all where no name is given; of all namespaces where none is."""
+        """Return the path of one object, or of all if ``name`` is empty; of all namespaces if ``namespace`` is None."""
         parts = [self.root, *(["namespaces", namespace] if namespace else []), self.plural, name, subresource]
         return "/".join(part for part in parts if part)
 
@@ -41,4 +41,5 @@ NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPoli
 ENDPOINT_SLICE = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 
 LISTED_CHILDREN = (SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY)
-"""Found by label. RayClusters are too, apart, because their kind may be missing; Secrets are read by name only."""
+"""Children that the operator lists by label. It also lists RayClusters by label, but apart, because their kind may be
+missing. It reads Secrets by name only."""

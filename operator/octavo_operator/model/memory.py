@@ -1,4 +1,4 @@
-"""What one plan tells the next: read from ``status``, so that nothing is kept in the operator's own memory."""
+"""Facts that one plan leaves for the next. They are read from ``status``, never kept in the operator's own memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,24 +17,27 @@ class LastError:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of a status that is missing, or that somebody else wrote, what cannot be read is as if it had not been."""
+    """Facts from the last status.
+
+    The status may be missing, or another client may have written it. Unreadable parts count as absent.
+    """
 
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     config_hash: str = ""
-    """Of the configuration that Serve was last seen to have from us, and in which generation, on which cluster."""
+    """Hash of our configuration that Serve was last seen to have; its generation and its cluster follow."""
     config_generation: int = 0
     cluster: str = ""
     pending_hash: str = ""
     draining: Mapping[str, float] = field(default_factory=dict)
-    """Clusters that are being stopped, and since when."""
+    """Clusters that are being stopped, with the Unix time of the start."""
     corrections: tuple[float, ...] = ()
-    """When somebody else's configuration was set back, of late."""
+    """Unix times of recent corrections of another client's configuration."""
     progress: str = ""
-    """What the last progress was, and when."""
+    """The last progress; its Unix time follows."""
     progress_at: float | None = None
     last_error: LastError | None = None
     served: bool = False
-    """Whether this cluster, or this Ray, was ever seen to run our application."""
+    """True if this cluster, or this Ray, was ever seen to run our application."""
 
 
 def read(status: Mapping[str, Any]) -> Memory:
@@ -61,7 +64,7 @@ def read(status: Mapping[str, Any]) -> Memory:
 
 
 def time_of(value: object) -> float | None:
-    """Reads RFC 3339; None where it is none."""
+    """Read an RFC 3339 time as Unix time; None if it is none."""
     if not isinstance(value, str):
         return None
     try:

@@ -1,5 +1,7 @@
-"""Names and labels of everything that the operator makes. Derived ones fit Kubernetes' 63 and KubeRay's 53 characters,
-because a ServingDeployment's own name has 40 at most."""
+"""Names and labels of all objects that the operator creates.
+
+Derived names fit Kubernetes' 63 and KubeRay's 53 characters, because a ServingDeployment's own name has at most 40.
+"""
 
 from octavo_operator.model.observed import Key
 
@@ -7,24 +9,24 @@ GROUP, VERSION, PLURAL = "serving.octavo.dev", "v1alpha1", "servingdeployments"
 FIELD_MANAGER = "octavo-operator"
 
 DEPLOYMENT_LABEL = f"{GROUP}/deployment"
-"""On every child and its pods: the ServingDeployment's name. All watches and lists are filtered by it."""
+"""Label on every child and its pods: the ServingDeployment's name. All watches and lists filter by it."""
 HASH_LABEL = f"{GROUP}/spec-hash"
-"""On a RayCluster and its pods: the hash of what a change of needs a new cluster."""
+"""Label on a RayCluster and its pods: the hash of the fields whose change needs a new cluster."""
 COMPONENT_LABEL = "app.kubernetes.io/component"
-"""On pods: ``head``, ``gateway`` or ``engine``."""
+"""Label on pods: ``head``, ``gateway`` or ``engine``."""
 FORCE_DELETE_ANNOTATION = f"{GROUP}/force-delete"
-"""``"true"`` on a deployment that is being deleted: let go after one try, whether or not Ray could be told."""
+"""``"true"`` on a deployment that is being deleted: release it after one try, even if Ray did not answer."""
 
 ENGINE_GROUP, GATEWAY_GROUP = "engine", "gateway"
 """Worker groups of the RayCluster."""
 ENGINE_RESOURCE, GATEWAY_RESOURCE = "octavo_engine", "octavo_gateway"
-"""Custom Ray resources, one per pod: at most one engine, one gateway in it."""
+"""Custom Ray resources, one per pod: so a pod has at most one engine or one gateway."""
 
 AUTH_TOKEN_KEY = "auth_token"
-"""Of the Secret with Ray's token: of one that is made, and of a user's that names no other."""
+"""Key in the Secret with Ray's token: in the operator's own, and in a user's if the spec names no other key."""
 
 SECRETS_FOLDER = "/etc/octavo"
-"""In pods: ``tls/tls.crt``, ``tls/tls.key``, ``api-keys/keys``, ``hugging-face/token``."""
+"""Folder in pods with ``tls/tls.crt``, ``tls/tls.key``, ``api-keys/keys``, ``hugging-face/token``."""
 
 
 def cluster(key: Key, spec_hash: str) -> str:
@@ -48,5 +50,5 @@ def network_policy(key: Key) -> str:
 
 
 def external_application(key: Key) -> str:
-    """In a Ray that others use too; the route prefix behind Serve's proxy is ``/NAMESPACE/NAME``."""
+    """Return the application's name in a shared Ray. Its route prefix behind Serve's proxy is ``/NAMESPACE/NAME``."""
     return f"{key.namespace}.{key.name}"

@@ -1,7 +1,7 @@
-"""What the operator sees of the world before it plans: plain data, no clients, no clock.
+"""Observed state of the world before a plan: plain data, no clients, no clock.
 
-``observe`` fills these; ``plan`` reads them and nothing else. Nothing of it is kept in memory between two reconciles,
-so a restart of the operator changes nothing.
+``observe`` fills these types; ``plan`` reads only them. The operator keeps none of it between two reconciles, so a
+restart of the operator changes nothing.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Key(NamedTuple):
-    """Names one ServingDeployment."""
+    """Name of one ServingDeployment."""
 
     namespace: str
     name: str
@@ -22,7 +22,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A ServingDeployment as the API server has it. ``deleted_at`` is a Unix time, None while it is to stay."""
+    """A ServingDeployment as the API server has it. ``deleted_at`` is a Unix time, None if it is not being deleted."""
 
     key: Key
     uid: str
@@ -39,24 +39,24 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One of the deployment's RayClusters, by KubeRay's own word."""
+    """One of the deployment's RayClusters, as KubeRay reports it."""
 
     name: str
     uid: str
     spec_hash: str
-    """Of what a change of needs a new cluster; from a label."""
+    """Hash of the fields whose change needs a new cluster; from a label."""
     created_at: float
     deleting: bool
     head_ready: bool
     """KubeRay's condition ``HeadPodReady``."""
     message: str
-    """What KubeRay says is wrong, empty where nothing is."""
+    """KubeRay's description of a problem, empty if there is none."""
     image: str
     document: Mapping[str, Any]
 
 
 class Reach(StrEnum):
-    """How far the operator got at a Ray dashboard."""
+    """Result of the operator's calls to a Ray dashboard."""
 
     OK = "Ok"
     UNREACHABLE = "Unreachable"
@@ -101,7 +101,7 @@ class Application:
     status: str
     message: str = ""
     config: Mapping[str, Any] | None = None
-    """``deployed_app_config``: exactly what was put, None while Serve does not say."""
+    """``deployed_app_config``: exactly the configuration that was put, None while Serve does not report it."""
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     missing_package: str = ""
     """The package of Octavo that this Ray could not import when it tried to build the application."""
@@ -114,30 +114,31 @@ class Serve:
     address: str
     reach: Reach
     message: str = ""
-    """Why it was not reached; written by this operator, never a foreign body."""
+    """Reason that Ray was not reached; written by this operator, never a foreign body."""
     ray_version: str = ""
     applications: Mapping[str, Application] = field(default_factory=dict)
     proxy_url: str | None = None
-    """Base address of Serve's own HTTP proxy, where one runs."""
+    """Base address of Serve's own HTTP proxy, if one runs."""
     doors: tuple[str, ...] = ()
     """In external mode: base addresses of the gateways' own listeners, ``http://HOST:PORT`` and ``grpc://HOST:PORT``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a plan for one deployment depends on, but its own resource and the time."""
+    """Everything that a plan for one deployment depends on, except its own resource and the time."""
 
     namespace_terminating: bool = False
     kuberay_installed: bool = True
     clusters: tuple[Cluster, ...] = ()
     serve: Mapping[str, Serve] = field(default_factory=dict)
-    """By address: the external one, or that of each cluster whose head is ready."""
+    """Answers by address: of the external Ray, or of each cluster whose head is ready."""
     children: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
-    """By kind and name: Service, PodDisruptionBudget, Secret (metadata and keys only, no values), NetworkPolicy."""
+    """Objects by kind and name: Service, PodDisruptionBudget, Secret (metadata and keys only, no values),
+    NetworkPolicy."""
     missing_secrets: tuple[str, ...] = ()
-    """Of the Secrets that the spec names: ``NAME`` or ``NAME/KEY``, where it or its key does not exist."""
+    """Secrets that the spec names and that do not exist: ``NAME``, or ``NAME/KEY`` if only the key is missing."""
     missing_claims: tuple[str, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()
-    """Kind and name of objects in the way: the spec asks for ones of these names, and these are somebody else's."""
+    """Kind and name of objects in the way: the spec needs objects of these names, and these have another owner."""
     ready_gateways: int = 0
     """Ready endpoints behind the Service, managed mode only."""

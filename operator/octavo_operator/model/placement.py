@@ -1,4 +1,4 @@
-"""Where a deployment runs: its application's name and owner, its Ray's address, and what its replicas find there."""
+"""Place of a deployment: its application's name and owner, its Ray's address, and its replicas' resources and files."""
 
 import copy
 import math
@@ -16,12 +16,12 @@ from octavo_operator.model.observed import Application, Key
 ENGINE_CPUS, GATEWAY_CPUS, HEAD_CPUS = 2.0, 1.0, 1.0
 GIBIBYTE = 2**30
 ENGINE_MEMORY, GATEWAY_MEMORY, HEAD_MEMORY = 4 * GIBIBYTE, GIBIBYTE, 2 * GIBIBYTE
-"""Of one pod, where the spec does not say."""
+"""Memory of one pod in bytes, if the spec sets none."""
 
 INITIAL_REPLICAS = "initial_replicas"
-"""In ``autoscaling_config``."""
+"""Key in ``autoscaling_config``."""
 PATIENCE, PATIENCES = "health_check_timeout_s", (HEALTH_CHECK_TIMEOUT_S, HEALTH_CHECK_TIMEOUT_S + 1)
-"""Of a deployment: either value is ours, and which one says only how often Serve was made to try again."""
+"""Option of a Serve deployment, and our values for it. They alternate only to make Serve retry."""
 TLS_FOLDER = f"{names.SECRETS_FOLDER}/tls"
 API_KEYS_FOLDER = f"{names.SECRETS_FOLDER}/api-keys"
 TOKEN_FOLDER = f"{names.SECRETS_FOLDER}/hugging-face"
@@ -35,7 +35,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``application`` is what Serve is to run. ``address`` is the dashboard's, empty in managed mode: one a cluster."""
+    """Place of one deployment. ``application`` is the configuration that Serve must run.
+
+    ``address`` is the dashboard's. It is empty in managed mode, which has one dashboard per cluster.
+    """
 
     mode: Mode
     application: Mapping[str, Any]
@@ -98,7 +101,7 @@ def _external(key: Key, deployment: ServingDeployment) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one deployment's replicas, as Serve is asked for them; ``surge`` is how many more may run during a roll."""
+    """Replicas that Serve is asked for, of one Serve deployment. ``surge`` more may run during a roll."""
 
     least: int
     most: int
@@ -106,7 +109,7 @@ class Counts:
 
 
 def counts(wanted: Mapping[str, Any], deployment: str) -> Counts:
-    """Reads them from the application, so that pods can never differ from what Serve asks for."""
+    """Read the counts from the application, so that pods can never differ from the request to Serve."""
     (options,) = (item for item in wanted["deployments"] if item["name"] == deployment)
     scaling = options["autoscaling_config"]
     most = int(scaling["max_replicas"])
@@ -115,8 +118,10 @@ def counts(wanted: Mapping[str, Any], deployment: str) -> Counts:
 
 
 def starting_with(place: Place, engines: int) -> Place:
-    """Returns ``place`` with so many engines from the start, where load decides their number: by itself an application
-    starts with the fewest. Serve reads it once, when the application is new."""
+    """Return ``place`` with ``engines`` as the initial number of engines, if load decides their number.
+
+    By itself an application starts with the fewest. Serve reads the number once, when the application is new.
+    """
     application = copy.deepcopy(dict(place.application))
     (options,) = (item for item in application["deployments"] if item["name"] == ENGINE)
     scaling = options["autoscaling_config"]
@@ -125,10 +130,11 @@ def starting_with(place: Place, engines: int) -> Place:
 
 
 def begun_again(place: Place, deployed: Application) -> Place:
-    """Returns ``place`` so that Serve tries anew what it has given up of ``deployed``.
+    """Return ``place`` so that Serve retries the deployments of ``deployed`` that it has given up.
 
-    Serve counts failed starts from nothing only for another version of a deployment; counts of replicas make none. The
-    patience of its health check does, and is the one thing in a version that neither replaces replicas nor calls them.
+    Serve resets its count of failed starts only for another version of a deployment. Counts of replicas make no new
+    version. The patience of its health check makes one. It is the only part of a version that neither replaces replicas
+    nor calls them.
     """
     before = {item["name"]: item.get(PATIENCE) for item in (deployed.config or {}).get("deployments") or ()}
     application = copy.deepcopy(dict(place.application))

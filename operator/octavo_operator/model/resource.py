@@ -1,4 +1,4 @@
-"""Facts that the document of a ServingDeployment states, for readers and planners alike."""
+"""Facts in the document of a ServingDeployment, for readers and planners alike."""
 
 from octavo_api.deployment import ServingDeployment
 from octavo_operator.model import names
@@ -6,7 +6,7 @@ from octavo_operator.model.observed import Resource
 
 
 def read(resource: Resource) -> ServingDeployment:
-    """Reads the part of the document that users write; raises ``ConfigurationError``."""
+    """Read the part of the document that users write; raise ``ConfigurationError`` if it is invalid."""
     fields = ("apiVersion", "kind", "metadata", "spec")
     return ServingDeployment.read({name: resource.document[name] for name in fields if name in resource.document})
 

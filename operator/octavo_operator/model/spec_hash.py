@@ -1,6 +1,7 @@
-"""What of a spec decides about the Ray cluster itself: a change of it needs a new one.
+"""Hash of the fields of a spec that define the Ray cluster itself: a change of one needs a new cluster.
 
-Only what the user wrote counts, never a default: neither a newer operator nor another default image changes a hash.
+Only fields that the user wrote count, never a default. So neither a newer operator nor another default image changes a
+hash.
 """
 
 import hashlib
@@ -20,18 +21,18 @@ _PATHS = tuple(
 
 
 def spec_hash(deployment: ServingDeployment) -> str:
-    """Returns 16 hexadecimal digits."""
+    """Return the spec's hash as 16 hexadecimal digits."""
     return digest(written(deployment))
 
 
 def digest(value: Any) -> str:
-    """Returns 16 hexadecimal digits of JSON that does not depend on the order of keys."""
+    """Return 16 hexadecimal digits of JSON that does not depend on the order of keys."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
 
 
 def written(deployment: ServingDeployment) -> dict[str, Any]:
-    """Returns the fields that need a new cluster and are not at their defaults, by their path in ``spec``."""
+    """Return the fields that need a new cluster and are not at their defaults, by their path in ``spec``."""
     spec = deployment.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     found = {".".join(path): _at(spec, path) for path in _PATHS}
     if (claim := model_claim(deployment)) is not None:
@@ -40,7 +41,7 @@ def written(deployment: ServingDeployment) -> dict[str, Any]:
 
 
 def model_claim(deployment: ServingDeployment) -> str | None:
-    """Returns the claim of a ``pvc://CLAIM/PATH`` model."""
+    """Return the claim of a ``pvc://CLAIM/PATH`` model, None for other models."""
     scheme, _, rest = deployment.spec.model.uri.partition("://")
     return rest.partition("/")[0] if scheme == "pvc" else None
 

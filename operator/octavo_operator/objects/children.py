@@ -1,4 +1,4 @@
-"""What stands beside the RayCluster: Service, PodDisruptionBudget, NetworkPolicy, the token's Secret."""
+"""Objects beside the RayCluster: Service, PodDisruptionBudget, NetworkPolicy and the token's Secret."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from octavo_operator.model.spec_hash import digest
 from octavo_operator.objects.matching import covers
 
 CLUSTER_LABEL = "ray.io/cluster"
-"""KubeRay's, on every pod of a RayCluster."""
+"""KubeRay's label on every pod of a RayCluster."""
 APPLIED_ANNOTATION = f"{names.GROUP}/applied-hash"
-"""The hash of what was applied last: tells a change of ours, which may take something away, from one of others."""
+"""Hash of the last applied object. It separates our changes, which may remove fields, from changes by other clients."""
 
 _DASHBOARD_PORT = 8265
 
@@ -39,7 +39,7 @@ def owner_reference(resource: Resource) -> dict[str, Any]:
 
 
 def service(resource: Resource, deployment: ServingDeployment, cluster: str) -> dict[str, Any]:
-    """Selects the gateways of ``cluster``; the ports are the listeners'."""
+    """Return the Service that selects the gateways of ``cluster``. Its ports are the listeners'."""
     endpoint = deployment.spec.endpoint
     tls = endpoint.tls_secret_ref is not None
     spec = {
@@ -54,10 +54,10 @@ def service(resource: Resource, deployment: ServingDeployment, cluster: str) -> 
 
 
 def port_corrections(intended: Mapping[str, Any], live: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
-    """Returns the JSON Patch that takes away ports of the ``live`` Service that are not ``intended``, none without any.
+    """Return the JSON Patch that removes ports of the ``live`` Service that are not ``intended``; empty if none are.
 
-    Ports are a map by number: server-side apply would keep one that somebody else wrote, and be refused where it has
-    the name of one of ours.
+    Ports are a map by number. Server-side apply would keep a port of another client. The API server would reject the
+    apply if that port has the name of one of ours.
     """
     found = {_number(port): port for port in ((live or {}).get("spec") or {}).get("ports") or ()}
     wanted = {_number(port): port for port in intended["spec"]["ports"]}
@@ -76,15 +76,16 @@ def _number(port: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def selected_cluster(live: Mapping[str, Any] | None) -> str:
-    """Returns the cluster that a Service selects, empty where there is none."""
+    """Return the cluster that a Service selects, empty if there is none."""
     selector = ((live or {}).get("spec") or {}).get("selector") or {}
     return str(selector.get(CLUSTER_LABEL, ""))
 
 
 def disruption_budget(resource: Resource, replicas: int) -> dict[str, Any] | None:
-    """Returns a budget that lets one engine go at a time; none for one engine, which could then never be moved.
+    """Return a budget that permits the eviction of one engine at a time.
 
-    An integer ``minAvailable``: a percentage or ``maxUnavailable`` needs a scale subresource, which RayCluster lacks.
+    One engine gets no budget, because it could then never move. ``minAvailable`` is an integer: a percentage or
+    ``maxUnavailable`` needs a scale subresource, which RayCluster lacks.
     """
     if replicas < 2:
         return None
@@ -98,7 +99,7 @@ def engine_labels(key: Key) -> dict[str, str]:
 
 
 def network_policy(resource: Resource, deployment: ServingDeployment, defaults: Defaults) -> dict[str, Any] | None:
-    """Returns a policy that lets everybody reach the listeners, the operator the dashboard, and pods each other."""
+    """Return a policy that admits all clients to the listeners, the operator to the dashboard, pods to each other."""
     if not deployment.managed.network_policy:
         return None
     key, endpoint = resource.key, deployment.spec.endpoint
@@ -123,7 +124,7 @@ def network_policy(resource: Resource, deployment: ServingDeployment, defaults: 
 
 
 def token_secret(resource: Resource) -> dict[str, Any]:
-    """Returns the Secret without its value, which whoever creates it draws."""
+    """Return the Secret without its value, which ``Kube.create_secret`` draws."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -133,7 +134,10 @@ def token_secret(resource: Resource) -> dict[str, Any]:
 
 
 def is_right(intended: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
-    """Whether ``live`` is what was asked for, last by us (the hash is among the annotations), unchanged by others."""
+    """Return True if ``live`` is as intended.
+
+    Then we applied it last, by the hash among the annotations, and no other client has changed it.
+    """
     return live is not None and covers(intended, live)
 
 

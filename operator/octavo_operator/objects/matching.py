@@ -1,16 +1,17 @@
-"""Whether an object in the cluster still says what was asked for, beside what others and defaults added to it."""
+"""Comparison of an object in the cluster with the intended one, despite additions by other clients and defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WHOLE = frozenset({"selector", "podSelector", "matchLabels"})
-"""Maps that the API server keeps as one value: a key more changes what they select."""
+"""Maps that the API server keeps as one value: an additional key changes their selection."""
 
 
 def covers(wanted: Any, found: Any, *, whole: bool = False) -> bool:
-    """Whether ``found`` has everything of ``wanted``. Maps may have more keys, lists are compared element by element.
+    """Return True if ``found`` has everything of ``wanted``.
 
-    What is null or empty in ``wanted`` may be left out, as API servers do.
+    Maps may have more keys. Lists are compared element by element. Null or empty values of ``wanted`` may be missing,
+    as API servers leave them out.
     """
     if wanted == found:  # nearly always, and much faster than looking closer
         return True

@@ -1,6 +1,6 @@
-"""Whose an object is that has a name which a deployment needs: ours by its label or its owner, else somebody else's.
+"""Ownership of objects with a name that a deployment needs: ours by label or owner, else foreign.
 
-What somebody else made is never changed nor deleted, whatever it is called.
+The operator never changes or deletes a foreign object, whatever its name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,10 @@ from octavo_operator.model.spec_hash import spec_hash
 
 
 def needed(key: Key, deployment: ServingDeployment) -> tuple[tuple[Kind, str], ...]:
-    """Returns what the spec asks for, now or when load rises: what is in the way then is better said now."""
+    """Return the objects that the spec needs, now or when load rises.
+
+    A conflict of names that would appear with the load is better reported now.
+    """
     spec = deployment.spec
     if spec.suspend:
         return ()
@@ -32,8 +35,11 @@ def needed(key: Key, deployment: ServingDeployment) -> tuple[tuple[Kind, str], .
 
 
 def is_ours(document: Mapping[str, Any], resource: Resource) -> bool:
-    """By the label, so that a deployment that is made again takes over what an orphaning deletion left; or by owner, so
-    that one whose label somebody took away is set right."""
+    """Return True if the object belongs to ``resource``, by its label or by its owner.
+
+    By the label a deployment that is created again adopts the objects that an orphaning deletion left. By the owner the
+    operator corrects an object whose label another client removed.
+    """
     metadata = document["metadata"]
     if (metadata.get("labels") or {}).get(names.DEPLOYMENT_LABEL) == resource.key.name:
         return True
@@ -41,12 +47,12 @@ def is_ours(document: Mapping[str, Any], resource: Resource) -> bool:
 
 
 def in_the_way(foreign: Sequence[tuple[str, str]], key: Key) -> Verdict:
-    """``foreign`` are kinds and names, at least one."""
+    """Return the verdict about ``foreign`` objects, at least one, by kind and name."""
     said = " and ".join(f"{kind} {name}" for kind, name in foreign)
     kind, name = foreign[0]
     return conditions.no(
         Reason.OBJECT_NAME_CONFLICT,
-        f"{said}: there already, made by somebody else, and not touched. Delete it, or give this resource another "
+        f"{said}: exists and is foreign, so the operator does not change it. Delete it, or give this resource another "
         f"name; to hand it over: kubectl label --namespace {key.namespace} {kind.lower()} {name} "
         f"{names.DEPLOYMENT_LABEL}={key.name}",
     )

@@ -12,14 +12,16 @@ from octavo_operator.model.observed import Key
 from octavo_operator.model.spec_hash import model_claim
 
 GRACE_S = 3630
-"""Of workers. A constant: the template cannot change while pods live, and Serve's own timeout bounds the drain."""
+"""Grace period of workers in seconds. It is constant: the template cannot change while pods live, and Serve's own
+timeout bounds the drain."""
 HEAD_GRACE_S = 30
-"""Of the head: it carries no stream, and Ray's autoscaler, the first process of its container, takes no SIGTERM."""
+"""Grace period of the head in seconds. The head carries no stream, and Ray's autoscaler, the first process of its
+container, takes no SIGTERM."""
 _DRAIN_VARIABLE = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 _RAY_DRAIN_S = 3600
-"""Of workers: Ray's default of 30 s would cut streams."""
+"""Seconds for the drain of workers. Ray's default of 30 s would cut streams."""
 _OBJECT_STORE_BYTES = 100_000_000
-"""Tokens never go through Ray's object store, so it gets little more than Ray's minimum."""
+"""Bytes of Ray's object store, little more than Ray's minimum: tokens never go through it."""
 _SHARED_MEMORY = "256Mi"
 _USER = 1000
 _READ_BY_GROUP = 0o440
@@ -29,7 +31,7 @@ CLAIMS_FOLDER = "/octavo/claims"
 
 
 def security_context() -> dict[str, Any]:
-    """Of a container that Pod Security ``restricted`` admits."""
+    """Return the security context of a container that Pod Security ``restricted`` admits."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -39,7 +41,7 @@ def security_context() -> dict[str, Any]:
 
 
 def token_environment(key: Key) -> list[dict[str, Any]]:
-    """Ray's own authentication, for its processes and for the autoscaler."""
+    """Return the variables of Ray's own authentication, for its processes and for the autoscaler."""
     # Ray refuses to start without it. It is optional because KubeRay cleans up Redis with the head's template, once the
     # deployment and this Secret are gone; a pod that waited for the Secret would hold the cluster for five minutes.
     token = {"name": names.token_secret(key), "key": names.AUTH_TOKEN_KEY, "optional": True}
@@ -50,7 +52,7 @@ def token_environment(key: Key) -> list[dict[str, Any]]:
 
 
 def environment(key: Key, deployment: ServingDeployment, own: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Joins ours and the user's, each name once: the user's value holds, but for Ray's authentication."""
+    """Join our variables and the user's, each name once. The user's value holds, except for Ray's authentication."""
     token = token_environment(key)
     fixed = {item["name"] for item in token}
     users = [item for item in deployment.managed.env if item.get("name") not in fixed]
@@ -171,7 +173,10 @@ def _template(
 
 
 def _set_service_account(template: dict[str, Any], deployment: ServingDeployment) -> None:
-    """Engines and gateways never speak to Kubernetes. The head does: KubeRay makes it an account for the autoscaler."""
+    """Set the user's service account, or mount no token.
+
+    Engines and gateways never call Kubernetes. The head does: KubeRay creates an account for its autoscaler.
+    """
     if deployment.managed.service_account_name:
         template["spec"]["serviceAccountName"] = deployment.managed.service_account_name
     else:
@@ -216,7 +221,7 @@ def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
 
 
 def _files(deployment: ServingDeployment, *, gateway: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns volumes and mounts of what a replica reads: Secrets as files, the model's claim, the cache."""
+    """Return volumes and mounts of a replica's files: Secrets as files, the model's claim, the cache."""
     spec = deployment.spec
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
@@ -247,7 +252,7 @@ def _files(deployment: ServingDeployment, *, gateway: bool) -> tuple[list[dict[s
 
 
 def _resources(resources: Resources, cpus: float, memory: int) -> dict[str, Any]:
-    """Requests are the limits where the spec gives none; a default limit is never below a request."""
+    """Return limits and requests. Requests default to the limits. A default limit is never below a request."""
     limits, requests = resources.limits, resources.requests
     cpu_limit = limits.cpu or max(cpus, requests.cpu or 0)
     memory_limit = limits.memory or max(memory, requests.memory or 0)

@@ -1,4 +1,4 @@
-"""The ``RayCluster`` of KubeRay 1.5 that a managed deployment runs on, and what is corrected in one that exists."""
+"""The ``RayCluster`` of KubeRay 1.5 that a managed deployment runs on, and the corrections of an existing one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ from octavo_operator.objects.children import labels, owner_reference
 from octavo_operator.objects.matching import covers
 
 TEMPLATE_ANNOTATION = f"{names.GROUP}/template-hash"
-"""On a RayCluster: the hash of everything but counts, as this version of the operator made it. Where another version
-made it differently its templates are left alone, so that an upgrade of the operator changes no pod."""
+"""Annotation of a RayCluster: the hash of everything except counts, as this version of the operator builds it. If
+another version built it differently, its templates stay, so that an upgrade of the operator changes no pod."""
 
 _AUTOSCALER = {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "512Mi"}}
 
@@ -29,7 +29,7 @@ def build(
     defaults: Defaults,
     live: Cluster | None = None,
 ) -> dict[str, Any]:
-    """Returns the whole object. An image that the spec leaves open is the ``live`` cluster's, where there is one."""
+    """Return the whole object. Without an image in the spec it has the ``live`` cluster's image, if there is one."""
     kept = live.image if live is not None else ""
     image = deployment.managed.image or kept or defaults.image
     version = _ray_version(live) or defaults.ray_version
@@ -51,7 +51,7 @@ def build(
     template = digest(spec)
     for group, wanted in zip(spec["workerGroupSpecs"], (gateways, engines), strict=True):
         least, most = bounds(wanted)
-        # Never ``replicas``: they are the autoscaler's.
+        # Never ``replicas``: the autoscaler owns them.
         group |= {"minReplicas": least, "maxReplicas": most}
     return {
         "apiVersion": "ray.io/v1",
@@ -68,12 +68,12 @@ def build(
 
 
 def bounds(wanted: Counts) -> tuple[int, int]:
-    """Returns a group's ``minReplicas`` and ``maxReplicas``: room for the pods that a roll adds for a while."""
+    """Return a group's ``minReplicas`` and ``maxReplicas``, with room for the pods that a roll adds for a while."""
     return wanted.least, wanted.most + wanted.surge
 
 
 def corrections(intended: Mapping[str, Any], live: Cluster) -> tuple[Mapping[str, Any], ...]:
-    """Returns JSON Patch operations that set back what somebody changed, without counts; none where all is right."""
+    """Return JSON Patch operations that revert other clients' changes, except counts; empty if all is right."""
     document = live.document
     metadata = document.get("metadata") or {}
     operations: list[Mapping[str, Any]] = []
@@ -111,22 +111,22 @@ def _spec_corrections(intended: Mapping[str, Any], live: Mapping[str, Any]) -> l
 
 
 def group_indexes(spec: Mapping[str, Any]) -> dict[str, tuple[int, Mapping[str, Any]]]:
-    """Returns the worker groups with their positions, by name."""
+    """Return the worker groups with their positions, by name."""
     return {group["groupName"]: (index, group) for index, group in enumerate(spec.get("workerGroupSpecs") or ())}
 
 
 def is_group(index: int, name: str) -> Mapping[str, Any]:
-    """Makes the whole patch fail where the groups have another order by now."""
+    """Return a test that makes the whole patch fail if the groups have another order by now."""
     return {"op": "test", "path": f"/spec/workerGroupSpecs/{index}/groupName", "value": name}
 
 
 def guarded(live: Cluster, operations: list[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Puts a test before ``operations`` that it is still the same object; nothing stays nothing."""
+    """Put a test before ``operations`` that the object is still the same. Empty operations stay empty."""
     return ({"op": "test", "path": "/metadata/uid", "value": live.uid}, *operations) if operations else ()
 
 
 def _set(path: str, value: Any) -> Mapping[str, Any]:
-    """``add`` sets a member whether or not it exists (RFC 6902 §4.1)."""
+    """Return an ``add``, which sets a member even if it exists (RFC 6902 §4.1)."""
     return {"op": "add", "path": path, "value": value}
 
 
@@ -135,7 +135,10 @@ def _ray_version(live: Cluster | None) -> str:
 
 
 def _autoscaler(resource: Resource, deployment: ServingDeployment) -> dict[str, Any]:
-    """The sidecar runs the head's image: it needs the same token, and the same mounts where the user adds some."""
+    """Return the options of the autoscaler's sidecar.
+
+    It runs the head's image, so it needs the same token, and the same mounts if the user adds some.
+    """
     managed = deployment.managed
     options: dict[str, Any] = {
         "version": "v2",

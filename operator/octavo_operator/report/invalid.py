@@ -1,4 +1,4 @@
-"""A spec that is not understood: it is said, nothing is touched, and the last valid generation goes on serving."""
+"""Plan for an invalid spec: report it, change nothing, and keep the last valid generation serving."""
 
 from octavo_operator.decide import notices
 from octavo_operator.model import conditions, memory
@@ -41,7 +41,7 @@ def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, d
 
 
 def _available(remembered: memory.Memory, observed: Observed) -> Verdict:
-    """What was last known, but of a managed deployment whether its gateways answer."""
+    """Return the last known verdict. For a managed deployment, judge its gateways again."""
     last = remembered.conditions.get(Type.AVAILABLE)
     if last is None:
         return conditions.no(Reason.INVALID_SPEC)

@@ -1,4 +1,4 @@
-"""The conditions, from what was observed and decided."""
+"""Conditions of a deployment, judged from the observed state and the decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ROLLING = frozenset({"UPDATING"})
 _SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
 _OF_ENGINES = frozenset({Reason.REPLICAS_MISSING, Reason.SCALED_TO_ZERO})
 _UNSCHEDULED = "to be scheduled"
-"""In Serve's message on a deployment whose replicas wait for a node."""
+"""Words in Serve's message on a deployment whose replicas wait for a node."""
 _NO_ROOM_FOR_GATEWAYS = "make room for as many gateways more as there are: new ones start before old ones stop"
 _NO_ROOM_TO_SURGE = "make room for one more, or set spec.rollout.maxSurgePercent to 0 to stop an old engine first"
 
@@ -25,9 +25,9 @@ _NO_ROOM_TO_SURGE = "make room for one more, or set spec.rollout.maxSurgePercent
 class Judgement:
     conditions: Mapping[Type, Verdict]
     progress: str
-    """A word for how far it is: another one is progress. Empty where nothing is to progress."""
+    """Text that describes the stage: another text is progress. Empty if no progress is expected."""
     since: float
-    """When it came so far."""
+    """Unix time at which the deployment reached this stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,10 @@ class Judge:
         return self.deployment.spec.suspend
 
     def _importable(self) -> Verdict:
-        """Whether Ray has Octavo shows when it builds the application; it is tried on, until somebody installs it."""
+        """Judge if Ray has Octavo, which shows when Ray builds the application.
+
+        The operator retries until a user installs it.
+        """
         found = self.outcome.wanted.application
         if self.place.mode is Mode.EXTERNAL and found is not None and found.missing_package:
             return no(Reason.INCOMPATIBLE_RAY, found.message)
@@ -128,7 +131,7 @@ class Judge:
         return yes(Reason.ENDPOINTS_READY) if ready else no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
 
     def _available(self) -> Verdict:
-        """Whether requests are answered now; while Ray does not answer, what was last known of it stays."""
+        """Judge if requests are answered now. While Ray does not answer, its last known state stays."""
         view = self.outcome.serving
         if self._suspend:
             return no(Reason.SUSPENDED)
@@ -184,7 +187,7 @@ class Judge:
         return yes(Reason.SERVING)
 
     def _scales(self) -> bool:
-        """Whether Serve only adds or takes away replicas, and replaces none."""
+        """Return True if Serve only adds or removes replicas, and replaces none."""
         application = self.outcome.wanted.application
         if application is None or self.outcome.wanted.standing is not Standing.CURRENT:
             return False
@@ -230,7 +233,7 @@ class Judge:
         return yes(Reason(ready.reason) if moving else Reason.WAITING, ready.message or str(ready.reason))
 
     def _waits_for(self) -> str:
-        """Returns what Serve says of replicas that fit nowhere."""
+        """Return Serve's message about replicas that fit nowhere, empty if there is none."""
         application = self.outcome.wanted.application
         for deployment in application.deployments.values() if application else ():
             if _UNSCHEDULED not in deployment.message:
@@ -246,19 +249,19 @@ class Judge:
         if self.outcome.fight:
             return yes(
                 Reason.DRIFT_FIGHT,
-                "somebody else changes the application again and again; find who else puts applications into this Ray. "
-                "It is set back three times in ten minutes, no more",
+                "another client changes the application repeatedly; find the other client of this Ray. The operator "
+                "reverts the application three times in ten minutes, no more",
             )
         if not available.true or self._suspend:
             return no(Reason.AS_ASKED)
         if self.problem is not None or application.reason == Reason.DEPLOY_FAILED:
-            return yes(Reason.OLD_GENERATION_SERVING, "what serves is not what the spec asks for")
+            return yes(Reason.OLD_GENERATION_SERVING, "the last generation serves, not the current one")
         if ready.reason in (Reason.REPLICAS_MISSING, Reason.UNHEALTHY):
             return yes(Reason.REPLICAS_MISSING, ready.message)
         return no(Reason.AS_ASKED)
 
     def _stalled(self, application: Verdict, progressing: Verdict) -> Verdict | None:
-        """What goes on only after somebody did something."""
+        """Return the problem that a user must solve before the deployment continues, None if there is none."""
         if self._suspend:
             return None
         if self.problem is not None:
@@ -273,8 +276,10 @@ class Judge:
 
 
 def by_gateways(last: Condition | None) -> Verdict:
-    """Says ``Available`` of a managed deployment whose gateways are ready at its Service while Serve does not say how
-    many engines run: what ``last`` said of engines stays, that gateways were away does not."""
+    """Judge ``Available`` of a managed deployment with ready gateways, while Serve does not report its engines.
+
+    If the verdict in ``last`` is about engines, it stays. If it is about missing gateways, it does not.
+    """
     if last is not None and (last.state is State.TRUE or last.reason in _OF_ENGINES):
         return Verdict(last.state, last.reason, last.message)
     return yes(Reason.ENDPOINTS_READY, "gateways accept connections; Ray does not say how many engines run")
@@ -285,7 +290,7 @@ def running(deployment: Deployment | None) -> int:
 
 
 def first_words(*messages: str, limit: int = 512) -> str:
-    """Returns the first message that says something, as one line; of a traceback its last line, where the error is."""
+    """Return the first message with text, as one line. Of a traceback return the last line, where the error is."""
     for message in messages:
         lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
         if lines:

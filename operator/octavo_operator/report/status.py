@@ -1,4 +1,4 @@
-"""The whole ``status``: what users, dashboards and the scale subresource read, and what the next plan remembers."""
+"""The whole ``status``: facts for users, dashboards and the scale subresource, and the memory of the next plan."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -57,14 +57,15 @@ def documents(made: tuple[Condition, ...], now: float) -> list[dict[str, Any]]:
 
 
 def selector(key: Key) -> str:
-    """Never empty: with an empty one a HorizontalPodAutoscaler refuses."""
+    """Return the selector. It is never empty: a HorizontalPodAutoscaler rejects an empty one."""
     return ",".join(f"{name}={value}" for name, value in children.engine_labels(key).items())
 
 
 def _config(resource: Resource, memory: Memory, outcome: Outcome) -> tuple[str | None, int | None]:
-    """Returns what Serve was seen to have from us, and of which generation; kept while Serve does not say.
+    """Return the hash and generation of our configuration that Serve was seen to have.
 
-    Never what is only asked for: a put that fails must not look like one that somebody undid.
+    They stay while Serve does not report. A configuration that was only requested does not count: a failed put must not
+    look like one that another client reverted.
     """
     if outcome.switched and outcome.wanted.standing is Standing.CURRENT:
         return outcome.wanted.config_hash, resource.generation
@@ -74,7 +75,10 @@ def _config(resource: Resource, memory: Memory, outcome: Outcome) -> tuple[str |
 
 
 def _remembered(resource: Resource, outcome: Outcome, field: str) -> int:
-    """A head that restarts takes no replica away: an autoscaler that reads a 0 meanwhile would add some."""
+    """Return the last count while Ray does not answer, else 0.
+
+    A restart of the head removes no replica, and an autoscaler that reads 0 during the restart would add some.
+    """
     value = resource.status.get(field)
     unreached = outcome.serving.standing is Standing.UNREACHED and outcome.front.name == _front_before(resource)
     return value if isinstance(value, int) and unreached and not outcome.stopped else 0
@@ -86,7 +90,10 @@ def _front_before(resource: Resource) -> str:
 
 
 def _updated(view: Serving) -> int:
-    """Serve does not say which replicas are new: all count when it says that the roll is over, none before."""
+    """Return the number of updated replicas.
+
+    Serve does not report which replicas are new. So all count once it reports that the roll is over, and none before.
+    """
     return running(view.engines) if view.settled else 0
 
 

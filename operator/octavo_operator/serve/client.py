@@ -1,6 +1,6 @@
-"""The one way to change what a Ray serves: GET → merge → PUT under a lock per address, never DELETE.
+"""The only way to change the applications of a Ray: GET → merge → PUT under a lock per address, never DELETE.
 
-``ServeTransport`` is how Serve is reached: over the dashboard's REST interface here, in process under ``octavo up``.
+``ServeTransport`` reaches Serve: over the dashboard's REST interface here, in process under ``octavo up``.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ DOORS_TIMEOUT_S, MOST_DOORS_BYTES = 3.0, 65536
 
 
 class ServeTransport(Protocol):
-    """Reaches one Serve. Calls raise a ``ServeError``."""
+    """Connection to one Serve. Calls raise a ``ServeError``."""
 
     async def version(self) -> str:
-        """Returns Ray's version."""
+        """Return Ray's version."""
 
     async def details(self) -> Mapping[str, Any]:
-        """Returns Serve's details of everything, as ``GET /api/serve/applications/`` does."""
+        """Return Serve's details of everything, as ``GET /api/serve/applications/`` does."""
 
     async def put(self, config: Mapping[str, Any]) -> None:
-        """Makes ``config`` all that is declared; returns before it runs."""
+        """Make ``config`` all that is declared; return before it runs."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """Serve's details as one read for all who ask at about the same time."""
+    """Serve's details from one read, shared by all callers at about the same time."""
 
     at: float
     version: str
@@ -47,13 +47,14 @@ class _Reading:
 
 
 Connect = Callable[[str, str | None], ServeTransport]
-"""Makes the transport to an address with a token."""
+"""Function that creates the transport to an address with a token."""
 
 
 class ServeClient:
-    """Reads and merges. ``wanted_version`` is Ray's, compared by major and minor where it is given.
+    """Client that reads Serve and merges applications into it.
 
-    ``fresh_s`` is for how long one read serves every deployment on that Ray; what this client puts counts at once.
+    ``wanted_version`` is the wanted version of Ray. If it is given, major and minor must be equal. One read serves
+    every deployment on that Ray for ``fresh_s`` seconds. A put by this client counts at once.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ServeClient:
 
     @classmethod
     def over_http(cls, session: aiohttp.ClientSession, **options: Any) -> Self:
-        """Talks to dashboards, and to the gateways behind Serve's proxy."""
+        """Return a client for dashboards, and for the gateways behind Serve's proxy."""
         importable = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)))
 
         def connect(address: str, token: str | None) -> ServeTransport:
@@ -91,10 +92,11 @@ class ServeClient:
     async def read(
         self, address: str, token: str | None, name: str, *, doors: bool = False, to_be_put: bool = False
     ) -> Serve:
-        """Looks for application ``name`` at ``address``; what hinders is in the result, nothing is raised.
+        """Look for application ``name`` at ``address``; return obstacles in the result, and raise nothing.
 
-        For a Ray that somebody else runs: ``doors`` asks its gateways, through Serve's proxy, where they listen
-        themselves; ``to_be_put`` asks whether Octavo can be imported, where the application is not there yet.
+        Both options are for external Rays. With ``doors`` the gateways are asked, through Serve's proxy, for the
+        addresses of their own listeners. With ``to_be_put`` Ray is asked if it can import Octavo, unless the
+        application exists there.
         """
         try:
             reading = await self._reading(address, token)
@@ -104,7 +106,8 @@ class ServeClient:
             return Serve(address=address, reach=error.reach, message=error.message)
         found = serve_state.read_application(reading.details, name)
         application = serve_state.in_words(found) if found is not None else None
-        # Of the others counts that they are there: a Serve that has them has not lost ours, somebody left it out.
+        # Other applications count by their presence: a Serve that has them has not lost ours, another client left it
+        # out.
         others = {other: Application(other, "") for other in reading.details.get("applications") or {} if other != name}
         proxy = serve_state.proxy_url(reading.details, urlsplit(address).hostname or "")
         seen = Serve(
@@ -125,9 +128,9 @@ class ServeClient:
     async def put(
         self, address: str, token: str | None, application: Mapping[str, Any], options: Mapping[str, Any] | None = None
     ) -> None:
-        """Deploys ``application`` beside all others; raises a ``ServeError``.
+        """Deploy ``application`` beside all others; raise a ``ServeError`` on failure.
 
-        ``options`` (``proxy_location``, ``http_options``) are Serve's, where it does not run yet.
+        ``options`` (``proxy_location``, ``http_options``) are Serve's, used if it does not run yet.
         """
         async with self._lock(address):
             transport = self.transport(address, token)
@@ -137,7 +140,7 @@ class ServeClient:
             await self._change(address, transport, body)
 
     async def remove(self, address: str, token: str | None, name: str, owner: str) -> None:
-        """Takes application ``name`` away where ``owner`` deployed it; raises a ``ServeError``."""
+        """Remove application ``name`` if ``owner`` deployed it; raise a ``ServeError`` on failure."""
         async with self._lock(address):
             transport = self.transport(address, token)
             body = without_application(await transport.details(), name, owner)
@@ -152,7 +155,7 @@ class ServeClient:
                 del self._readings[key]
 
     async def _reading(self, address: str, token: str | None) -> _Reading:
-        """The lock lets those who wait share one read, and no read sees half of a change of ours."""
+        """Return a fresh reading. By the lock waiting callers share one read, and no read sees half of our change."""
         async with self._lock(address):
             now = self._now()
             for key in [key for key, reading in self._readings.items() if now - reading.at > self._fresh_s]:
@@ -178,7 +181,11 @@ class ServeClient:
         return None
 
     async def _not_importable(self, seen: Serve, token: str | None, application: Application | None) -> str | None:
-        """Asks only where the application is not there: one that runs has shown it, one that does not says why."""
+        """Return the reason that Octavo cannot be imported, None if no reason is known.
+
+        Ask only if the application is not there. A running application has proved the import, and any other reports its
+        own error.
+        """
         if self._importable is None:
             return None
         if application is None:
@@ -188,7 +195,7 @@ class ServeClient:
         return None
 
     async def _doors(self, proxy: str, application: Application) -> tuple[str, ...]:
-        """Gateways that cannot be asked have no doors to tell: what is served does not depend on it."""
+        """Return the gateways' listeners; empty if no gateway answers, because serving does not depend on them."""
         if self._session is None:
             return ()
         prefix = str((application.config or {}).get("route_prefix") or "/").rstrip("/")

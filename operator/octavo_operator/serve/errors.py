@@ -1,10 +1,10 @@
-"""What can go wrong at a Ray dashboard. Messages are this operator's own words: no foreign body is echoed."""
+"""Errors of a Ray dashboard. Messages are this operator's own words: no foreign body is echoed."""
 
 from octavo_operator.model.observed import Reach
 
 
 class ServeError(Exception):
-    """``reach`` says how far the operator got; ``reason`` is for Events."""
+    """Failure at a Ray dashboard. ``reach`` is the result of the operator's call; ``reason`` is for Events."""
 
     reach = Reach.UNREACHABLE
     reason = "RayUnreachable"
@@ -31,21 +31,21 @@ class Incompatible(ServeError):
 
 
 class Refused(ServeError):
-    """Serve took the request for wrong: putting the same again changes nothing."""
+    """Serve rejected the request as wrong; a retry of the same put would not help."""
 
     reach = Reach.OK
     reason = "ServeConfigRefused"
 
 
 class NameConflict(ServeError):
-    """An application of this name is there and belongs to someone else."""
+    """An application of this name exists and belongs to another owner."""
 
     reach = Reach.OK
     reason = "ApplicationNameConflict"
 
 
 class NotKeepable(ServeError):
-    """Another application's configuration is not known now, so that a PUT would lose it; it is tried again."""
+    """Another application's configuration is not known now, so a PUT would lose it. The operator retries."""
 
     reach = Reach.OK
     reason = "ServeBusy"

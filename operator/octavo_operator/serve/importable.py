@@ -1,5 +1,7 @@
-"""Whether a Ray that somebody else runs has this version of Octavo: asked before anything is put there, by a job that
-imports the application and ends."""
+"""Check that an external Ray has this version of Octavo, before the operator puts anything there.
+
+The check is a job that imports the application and ends.
+"""
 
 import asyncio
 import logging
@@ -18,13 +20,14 @@ from octavo_operator.serve.jobs import Job, Jobs
 _log = logging.getLogger(__name__)
 
 MODULE = "octavo_serving.app"
-"""The application's; to import it loads no torch, and starts nothing."""
+"""Module of the application. Its import loads no torch, and starts nothing."""
 PREFIX = "octavo-operator-import-check-"
-"""Of every such job's id: what an operator that was killed left behind is found by it."""
+"""Prefix of every such job's id. It identifies the jobs that a killed operator left behind."""
 ASK_S, END_S, POLL_S, GONE_S = 20.0, 10.0, 0.3, 3.5
-"""Longest until the answer, and longest until the job is gone where none came."""
+"""Maximum seconds until the answer, and until the job is gone if no answer came. Then the seconds between polls, and
+after a deletion, until Ray has forgotten the job."""
 AGAIN_S = 300.0
-"""How long a no counts, and that nothing could be learnt."""
+"""Seconds that a negative answer counts, or a check without any answer."""
 
 _MISSING, _OTHER_VERSION, _NOT_RAYS = 81, 82, 83
 _SCRIPT = f"""\
@@ -59,10 +62,10 @@ class _Known:
 
 
 class Importable:
-    """Remembers what each Ray answered, so that one job answers for every deployment there.
+    """Memory of each Ray's answer, so that one job answers for every deployment there.
 
-    What cannot be learnt, because Ray's Jobs interface is closed, late or answers otherwise, is no hindrance: Serve
-    finds it out when it builds the application.
+    Ray's Jobs interface may be closed, late or answer otherwise. Then the answer is unknown, which is no hindrance:
+    Serve detects a missing Octavo when it builds the application.
     """
 
     def __init__(
@@ -79,13 +82,15 @@ class Importable:
         self._now = now or (lambda: asyncio.get_running_loop().time())
         self._known: dict[str, _Known] = {}
         self._left: dict[str, str] = {}
-        """The job of ours that may still be there, by address."""
+        """Our job that may still be there, by address."""
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def hindrance(self, address: str, token: str | None, ray_version: str) -> str | None:
-        """Returns what keeps Octavo from being imported there and what to do about it, None where nothing is known to;
-        within half a minute, and at once where it is known. Raises nothing."""
-        # Those who wait share the answer.
+        """Return the reason that Octavo cannot be imported there, with a remedy; None if none is known.
+
+        The answer comes within half a minute, and at once if it is remembered. The call raises nothing.
+        """
+        # Waiting callers share the answer.
         async with self._lock(address):
             known = self._known.get(address)
             if known is None or self._now() >= known.until:
@@ -93,13 +98,13 @@ class Importable:
             return known.hindrance
 
     async def seen_running(self, address: str, token: str | None) -> None:
-        """An application of ours that runs there has shown it."""
+        """Record that Octavo can be imported there, because an application of ours runs."""
         self._known[address] = _Known(None, math.inf)
         if (left := self._left.get(address)) is not None:
             await self._end(address, self._connect(address, token), left)
 
     def forget(self, address: str) -> None:
-        """Another Ray may be there when it answers again."""
+        """Forget the answer: another Ray may be at the address when it answers again."""
         self._known.pop(address, None)
 
     async def _ask(self, address: str, jobs: Jobs, ray_version: str) -> _Known:
@@ -121,7 +126,7 @@ class Importable:
         return _Known(said, self._now() + AGAIN_S)
 
     async def _run(self, jobs: Jobs, name: str, ray_version: str) -> Job | None:
-        """Returns the job when it has ended, None where Ray takes none."""
+        """Return the job when it has ended, None if Ray takes no jobs."""
         for left in await jobs.ended(PREFIX):
             await jobs.delete(left)
         series = ".".join(self._version.split(".")[:2])
@@ -132,18 +137,18 @@ class Importable:
             if job.ended:
                 return job
             await asyncio.sleep(POLL_S)
-        # Another operator took it for one that was left behind, and Ray may write it down again.
+        # Another operator deleted it as one that was left behind, and Ray may write it down again.
         await asyncio.sleep(GONE_S)
         raise Unreachable("Ray lost the job")
 
     async def _end(self, address: str, jobs: Jobs, name: str) -> None:
-        """Makes Ray forget the job; one that does not end is tried again when its Ray is next looked at."""
+        """Make Ray forget the job. If it does not end, retry at a later look at its Ray."""
         try:
             async with asyncio.timeout(END_S):
                 while (job := await jobs.find(name)) is not None:
                     await (jobs.delete if job.ended else jobs.stop)(name)
-                    # Ray writes one down as failed whose end it has not seen yet: it looks every second, and asks a job
-                    # at every other look, whose answer it may take at the next.
+                    # Ray records a job as failed if it has not seen its end yet. It looks every second, asks a job at
+                    # every other look, and may take the answer at the next.
                     await asyncio.sleep(GONE_S if job.ended else POLL_S)
         except (TimeoutError, ServeError):
             self._left[address] = name
@@ -151,7 +156,7 @@ class Importable:
             self._left.pop(address, None)
 
     def _said(self, job: Job) -> str | None:
-        """Returns in words of our own what the job found missing."""
+        """Return the job's finding in our own words, None if it has none."""
         install = f"install octavo[serving]=={self._version} in the Python environment of Ray's head and workers"
         if job.exit_code == _MISSING and (missing := _SAID_MISSING.findall(job.message)):
             return f"{missing[-1]} cannot be imported in this Ray; {install}"

@@ -1,4 +1,4 @@
-"""Ray's Jobs interface, as far as one command that is run and forgotten needs it."""
+"""Ray's Jobs interface, limited to one command that is run and forgotten."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``status`` is Ray's word. ``message`` is a foreign text: of a command that failed it has the last lines."""
+    """A job in Ray. ``status`` is Ray's word. ``message`` is foreign text: the last lines of a command that failed."""
 
     status: str
     exit_code: int | None = None
@@ -27,27 +27,29 @@ class Job:
 
 
 class Jobs(Protocol):
-    """The jobs of one Ray. Calls raise a ``ServeError`` where Ray gives no answer that is of use."""
+    """The jobs of one Ray. Calls raise a ``ServeError`` if Ray gives no usable answer."""
 
     async def find(self, submission_id: str) -> Job | None:
-        """Returns None where Ray has none of this id."""
+        """Return the job, None if Ray has none of this id."""
 
     async def ended(self, prefix: str) -> tuple[str, ...]:
-        """Returns the ids that begin so, of jobs that have ended."""
+        """Return the ids that begin with ``prefix``, of jobs that have ended."""
 
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
-        """Runs a shell's command on the head; False where Ray does not take it. No id may be used twice: what Ray still
-        does about one that it has forgotten goes against the next of that id."""
+        """Run a shell command on the head; return False if Ray does not take it.
+
+        Use no id twice: Ray's unfinished work on a forgotten job hits the next job of that id.
+        """
 
     async def stop(self, submission_id: str) -> None:
-        """Asks a job to end."""
+        """Ask a job to end."""
 
     async def delete(self, submission_id: str) -> bool:
-        """Makes Ray forget a job that has ended; False where it does not, as it has not ended perhaps."""
+        """Make Ray forget a job that has ended; return False if it does not, perhaps because the job has not ended."""
 
 
 class RestJobs:
-    """Through the dashboard."""
+    """Jobs through the dashboard."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
@@ -72,7 +74,7 @@ class RestJobs:
         return tuple(name for name, job in found if isinstance(name, str) and name.startswith(prefix) and job.ended)
 
     async def submit(self, submission_id: str, entrypoint: str) -> bool:
-        # No CPU of its own: it is there where every CPU is taken, and where the head offers none.
+        # It asks for no CPU, so it runs even if every CPU is taken, or the head offers none.
         job = {"submission_id": submission_id, "entrypoint": entrypoint, "entrypoint_num_cpus": 0}
         status, _ = await self._call("POST", "", job)
         return status == 200

@@ -1,6 +1,6 @@
-"""``PUT /api/serve/applications/`` replaces everything that is declared, so every change is a merge.
+"""Merges for ``PUT /api/serve/applications/``, which replaces everything that is declared.
 
-Pure: Serve's details and one application in, the body to put out.
+The functions are pure: from Serve's details and one application they make the body to put.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from octavo_operator.serve.state import DECLARATIVE, word
 def with_application(
     details: Mapping[str, Any], application: Mapping[str, Any], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the body that adds or replaces ``application`` and keeps all others as they were put.
+    """Return the body that adds or replaces ``application`` and keeps all others as they were put.
 
-    ``options`` are Serve's, which count only where it does not run yet. Raises ``NameConflict`` where an application
-    of that name, or with that route, has another owner; ``NotKeepable`` where a configuration is not known.
+    ``options`` are Serve's. They count only if it does not run yet. Raise ``NameConflict`` if an application of that
+    name, or with that route, has another owner. Raise ``NotKeepable`` if a configuration is not known.
     """
     name, owner = application["name"], _owner(application)
     check_owner(details, name, owner)
@@ -29,7 +29,7 @@ def with_application(
 
 
 def without_application(details: Mapping[str, Any], name: str, owner: str) -> dict[str, Any] | None:
-    """Returns the body that leaves ``name`` out, None where there is nothing of ours to leave out."""
+    """Return the body that leaves ``name`` out, None if there is nothing of ours to leave out."""
     found = (details.get("applications") or {}).get(name)
     if found is None or word(found.get("status")) == "DELETING":
         return None
@@ -41,7 +41,7 @@ def without_application(details: Mapping[str, Any], name: str, owner: str) -> di
 
 
 def check_owner(details: Mapping[str, Any], name: str, owner: str | None) -> None:
-    """Raises ``NameConflict`` where ``name`` is deployed by someone else, ``NotKeepable`` where by whom is unknown."""
+    """Raise ``NameConflict`` if another owner deployed ``name``, ``NotKeepable`` if its owner is unknown."""
     found = (details.get("applications") or {}).get(name)
     if found is None or word(found.get("status")) == "DELETING":
         return
@@ -57,7 +57,7 @@ def check_owner(details: Mapping[str, Any], name: str, owner: str | None) -> Non
 def _others(details: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     kept = []
     for other, state in (details.get("applications") or {}).items():
-        # One that is being deleted is declared no more, and one made by code in Ray is untouched by a PUT.
+        # An application that is being deleted is no longer declared. A PUT does not touch one made by code in Ray.
         if other == name or not _declared(state) or word(state.get("status")) == "DELETING":
             continue
         config = state.get("deployed_app_config")
@@ -70,7 +70,10 @@ def _others(details: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _body(
     details: Mapping[str, Any], applications: list[dict[str, Any]], options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Options of a running Serve are repeated, because a PUT without them would warn, or reset the capacity."""
+    """Return the body to put.
+
+    It repeats the options of a running Serve, because a PUT without them would warn, or reset the capacity.
+    """
     running = {
         name: details[name]
         for name in ("proxy_location", "http_options", "grpc_options", "target_capacity")
@@ -82,7 +85,10 @@ def _body(
 
 
 def _declared(state: Mapping[str, Any]) -> bool:
-    """An older Serve does not say; one whose configuration is told was declared."""
+    """Return True if the application was declared.
+
+    An older Serve does not report the source. There an application with a known configuration was declared.
+    """
     source = word(state.get("source"))
     return source == DECLARATIVE if source else state.get("deployed_app_config") is not None
 

@@ -15,19 +15,19 @@ MOST_BYTES = 64 * 2**20
 
 
 class Dashboard:
-    """One address and the token that goes there, and nowhere else."""
+    """One address and its token, which goes nowhere else."""
 
     def __init__(self, session: aiohttp.ClientSession, address: str, token: str | None) -> None:
         self._session = session
         self.address = address.rstrip("/")
-        # Ray redacts what it tells to browsers; a proxy in front may take the first header for itself.
+        # Ray redacts its answers to browsers; a proxy in front may take the first header for itself.
         self._headers = {"User-Agent": "octavo-operator", "Accept": "application/json"}
         if token is not None:
             bearer = f"Bearer {token}"
             self._headers |= {"Authorization": bearer, "X-Ray-Authorization": bearer}
 
     async def call(self, method: str, path: str, body: Any = None, *, most: int | None = None) -> tuple[int, bytes]:
-        """Returns the status and, where it is 200, at most ``most`` bytes; raises ``Unreachable`` where none came."""
+        """Return the status and, if it is 200, at most ``most`` bytes; raise ``Unreachable`` if there is no answer."""
         try:
             async with self._session.request(
                 method,
@@ -44,7 +44,7 @@ class Dashboard:
             raise Unreachable(f"{self.address}: {_in_words(error)}") from None
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Reads an object of JSON; raises ``Unreachable``."""
+        """Read an object of JSON; raise ``Unreachable`` if it is none."""
         try:
             answer = json.loads(body)
         except ValueError:
@@ -55,7 +55,7 @@ class Dashboard:
 
 
 class RestTransport:
-    """Serve, as a ``ServeTransport``."""
+    """Serve behind a dashboard, as a ``ServeTransport``."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
@@ -103,7 +103,7 @@ class RestTransport:
 
 
 async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Reads a body of at most ``most`` bytes; raises ``Unreachable``."""
+    """Read a body of at most ``most`` bytes; raise ``Unreachable`` if it is longer."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(65536):
         body += chunk

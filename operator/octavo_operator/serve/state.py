@@ -1,6 +1,6 @@
-"""Reads Serve's details, what ``GET /api/serve/applications/`` answers, into ``observed`` types.
+"""Conversion of Serve's details, the answer of ``GET /api/serve/applications/``, into ``observed`` types.
 
-One implementation for the operator, which gets JSON, and for ``octavo up``, which gets Ray's own objects.
+The operator, which receives JSON, and ``octavo up``, which receives Ray's own objects, share it.
 """
 
 import re
@@ -20,11 +20,11 @@ _MESSAGE_LENGTH = 16384
 
 DECLARATIVE = "declarative"
 VERSION = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+-]{0,32}")
-"""Of a Ray."""
+"""Pattern of a Ray version."""
 
 
 def read_application(details: Mapping[str, Any], name: str) -> Application | None:
-    """Picks one application out of Serve's details, None where it is not there."""
+    """Return one application from Serve's details, None if it is not there."""
     found = (details.get("applications") or {}).get(name)
     if found is None:
         return None
@@ -40,13 +40,13 @@ def read_application(details: Mapping[str, Any], name: str) -> Application | Non
 
 
 def error_of(application: Application) -> str:
-    """Returns what went wrong in one message, found in the tracebacks that Serve reports; its status where nothing."""
+    """Return the error in one message, from the tracebacks that Serve reports; the status if there is none."""
     messages = [d.message for d in application.deployments.values() if d.message and "Error" in d.message]
     return next((found for text in [*messages, application.message] if (found := cause(text))), application.status)
 
 
 def cause(message: str) -> str:
-    """Finds the message of our own error in a traceback, else the last error's line, else the last line."""
+    """Return the message of our own error in a traceback, else the last error's line, else the last line."""
     if own := list(_OWN_ERROR.finditer(message)):
         return own[-1]["message"].strip()
     if other := _LAST_ERROR.findall(message):
@@ -56,7 +56,7 @@ def cause(message: str) -> str:
 
 
 def in_words(application: Application) -> Application:
-    """Says in place of a traceback what went wrong, and of Octavo that is not there what to do."""
+    """Replace a traceback by the error in plain words, and a missing Octavo by the remedy."""
     if application.status not in ("DEPLOY_FAILED", "UNHEALTHY"):
         return application
     if (package := missing_package(application)) is not None:
@@ -67,7 +67,7 @@ def in_words(application: Application) -> Application:
 
 
 def missing_package(application: Application) -> str | None:
-    """Returns the package of Octavo that this Ray could not import, None where it could or has not tried."""
+    """Return the package of Octavo that this Ray could not import, None if it could or has not tried."""
     if application.status != "DEPLOY_FAILED":
         return None
     texts = [application.message, *(deployment.message for deployment in application.deployments.values())]
@@ -76,9 +76,9 @@ def missing_package(application: Application) -> str | None:
 
 
 def proxy_url(details: Mapping[str, Any], dashboard_host: str) -> str | None:
-    """Returns the base address of Serve's proxy as seen from outside, None where none is healthy or none is reached.
+    """Return the base address of Serve's proxy as seen from outside, None if none is healthy or reachable.
 
-    Serve tells the port that its proxies listen on, not an address that leads there: that of the dashboard is taken.
+    Serve reports the port of its proxies, but no address that leads there. So the address has the dashboard's host.
     """
     options = details.get("http_options") or {}
     proxies = (details.get("proxies") or {}).values()
@@ -92,9 +92,10 @@ def proxy_url(details: Mapping[str, Any], dashboard_host: str) -> str | None:
 
 
 def read_doors(answer: Any) -> tuple[str, ...]:
-    """Reads what a gateway answers under ``/doors``: ``{"doors": ["http://HOST:PORT", "grpc://HOST:PORT", …]}``.
+    """Read a gateway's answer to ``/doors``: ``{"doors": ["http://HOST:PORT", "grpc://HOST:PORT", …]}``.
 
-    What is no plain ``http(s)`` or ``grpc(s)`` address with a port is left out: this goes into the status.
+    Leave out everything except plain ``http(s)`` or ``grpc(s)`` addresses with a port, because this goes into the
+    status.
     """
     values = answer.get("doors") if isinstance(answer, Mapping) else None
     listed = values if isinstance(values, list) else []
@@ -103,7 +104,7 @@ def read_doors(answer: Any) -> tuple[str, ...]:
 
 
 def word(value: Any) -> str:
-    """Returns one of Serve's words, which are strings in JSON and enumerations in process."""
+    """Return one of Serve's words, which are strings in JSON and enumerations in process."""
     return str(getattr(value, "value", value) or "")
 
 
@@ -128,7 +129,7 @@ def _replica(replica: Mapping[str, Any]) -> Replica:
 
 
 def _text(value: Any) -> str:
-    """Keeps the end, where a traceback says what happened."""
+    """Return the end of a text, where a traceback has the error."""
     return str(value or "")[-_MESSAGE_LENGTH:]
 
 
