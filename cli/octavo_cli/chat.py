@@ -1,4 +1,4 @@
-"""``octavo chat``: talk to a running endpoint; after each answer what it cost."""
+"""``octavo chat``: a conversation with a running endpoint, with the cost of each answer after it."""
 
 import json
 import time
@@ -17,12 +17,12 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class AnswerFailed(OctavoError):
-    """The endpoint answered one turn with an error; the conversation can go on."""
+    """Error of the endpoint for one turn. The conversation can continue."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """One turn as it arrives; times are in seconds since the request was sent."""
+    """One turn as it arrives. Times are in seconds since the request was sent."""
 
     text: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Answer:
 
 
 class Endpoint:
-    """An OpenAI endpoint. ``model`` is the first that it lists, unless one is named."""
+    """An OpenAI endpoint. ``model`` is the first that it lists, unless the user names one."""
 
     def __init__(self, url: str, api_key: str | None, max_tokens: int | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -58,7 +58,10 @@ class Endpoint:
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
     def models(self) -> list[str]:
-        """Raises ``StartupError`` where nothing listens, or what does is not such an endpoint."""
+        """Return the names of the models.
+
+        Raise ``StartupError`` if nothing listens, or if it is not an OpenAI endpoint.
+        """
         try:
             response = self._client.get("/v1/models", timeout=_CONNECT_TIMEOUT_S)
         except httpx.TransportError as error:
@@ -71,7 +74,7 @@ class Endpoint:
             raise StartupError(f"{self.url}: not an OpenAI endpoint: /v1/models answered something else") from None
 
     def ask(self, model: str, messages: list[dict[str, str]], answer: Answer) -> Generator[str]:
-        """Yields pieces of text and fills ``answer``; closing the iterator ends the request in the engine too."""
+        """Yield pieces of text and fill ``answer``. Closing the iterator also ends the request in the engine."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
         body = {"model": model, "messages": messages, **streamed, **self._limits}
         began = time.monotonic()
@@ -89,7 +92,7 @@ class Endpoint:
 
     @staticmethod
     def _read(line: str, answer: Answer, began: float) -> str:
-        """Takes up one line of the event stream and returns the text in it."""
+        """Read one line of the event stream into ``answer`` and return the text in it."""
         data = line.removeprefix("data:").strip()
         if not line.startswith("data:") or data == "[DONE]":
             return ""
@@ -128,7 +131,7 @@ def command(url: str, model: str | None, system: str | None, max_tokens: int | N
 
 
 def _turn(endpoint: Endpoint, model: str, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Prints one answer; returns the conversation after it, without the question where nothing came."""
+    """Print one answer and return the conversation after it, without the question if no answer came."""
     answer = Answer()
     try:
         with closing(endpoint.ask(model, messages, answer)) as pieces:
@@ -145,7 +148,7 @@ def _turn(endpoint: Endpoint, model: str, messages: list[dict[str, str]]) -> lis
 
 
 def _read_line() -> str | None:
-    """Returns None at Ctrl-D; Ctrl-C begins a new line."""
+    """Return one line, or None at Ctrl-D. Ctrl-C begins a new line."""
     import readline  # noqa: F401 (gives input() history and editing)
 
     while True:
@@ -159,7 +162,7 @@ def _read_line() -> str | None:
 
 
 def _read_key(path: Path) -> str:
-    """Returns the first key of a file of API keys: one a line, ``NAME KEY``, or the key alone."""
+    """Return the first key of a file of API keys: one a line, ``NAME KEY``, or the key alone."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What ``octavo up`` shows while it works: one line a stage with its seconds, a live one for the stage that runs."""
+"""Progress of ``octavo up``: one line for each stage with its seconds, and a live line for the running stage."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,18 +10,18 @@ Update = Callable[[str], None]
 
 
 class Display:
-    """Writes to stderr; a terminal gets a spinner, anything else plain lines."""
+    """Output on stderr: a spinner on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
-        """Prints ``text`` as it is: nothing in it is markup, no line is broken, so that it can be copied."""
+        """Print ``text`` without markup and without line breaks, so that a user can copy it."""
         self.console.print(text, markup=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, title: str) -> Iterator[Update]:
-        """Shows ``title`` until the block ends; the value given is called with what happens inside.
+        """Show ``title`` until the block ends. The block calls the yielded function with details.
 
         Away from a terminal every new detail is a line of its own.
         """

@@ -1,4 +1,4 @@
-"""From the command line of ``octavo up`` to a ``ServingDeployment``."""
+"""Conversion of the command line of ``octavo up`` to a ``ServingDeployment``."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What was given on the command line; None and empty where nothing was."""
+    """Values from the command line. A flag that was not given is None or empty."""
 
     model: str | None = None
     file: Path | None = None
@@ -33,7 +33,10 @@ class Flags:
 
 
 def read_deployment(flags: Flags) -> ServingDeployment:
-    """Flags win over the file; raises ``ConfigurationError`` that names the flag or the field."""
+    """Return the deployment of file and flags. Flags have precedence over the file.
+
+    Raise ``ConfigurationError`` that names the flag or the field.
+    """
     document = _from_file(flags.file) if flags.file else _from_model(flags.model)
     spec = document["spec"]
     if flags.file and flags.model:
@@ -54,7 +57,7 @@ def read_deployment(flags: Flags) -> ServingDeployment:
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
-    """Splits ``engine.max_num_seqs=64``; the value is read as YAML."""
+    """Split ``engine.max_num_seqs=64`` into section, name and value. The value is read as YAML."""
     ((path, value),) = read_assignments([text], allowed=_ALLOWED).items()
     section, dot, name = path.partition(".")
     if not dot or not name or section not in _SECTIONS:
@@ -83,6 +86,6 @@ def _served_name(uri: str) -> str:
 
 
 def _object_name(served_name: str) -> str:
-    """Returns a Kubernetes name: lower case letters, digits and hyphens, beginning with a letter."""
+    """Return a Kubernetes name: lower case letters, digits and hyphens, beginning with a letter."""
     words = _WORD.sub("-", served_name.lower()).strip("-")
     return (words if words[:1].isalpha() else f"model-{words}")[:40].strip("-")

@@ -1,4 +1,4 @@
-"""A document for a cluster, tried on one machine: what of it is refused there, and what is left out and said so."""
+"""Application of a cluster's document to one machine: which fields it rejects, and which it omits with a notice."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from octavo_api.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """``path`` is below ``spec``; ``applies`` reads whether the document says something that counts there."""
+    """A field below ``spec``. ``applies`` returns True if the document sets it to something that counts there."""
 
     path: str
     applies: Callable[[Spec], bool]
@@ -76,10 +76,10 @@ _LEFT_OUT = (
 
 
 def fit(deployment: ServingDeployment, *, has_keys: bool) -> tuple[ServingDeployment, tuple[str, ...]]:
-    """Returns the document as it counts on one machine, and a line about each field that is left out.
+    """Return the document as it counts on one machine, and a line about each omitted field.
 
-    ``has_keys`` is whether API keys are given otherwise. Raises ``ConfigurationError`` with a line for each field that
-    cannot be done here and must not be passed over.
+    ``has_keys`` is True if the user gives API keys in another way. Raise ``ConfigurationError`` with a line for
+    each field that this machine cannot provide and ``fit`` must not ignore.
     """
     refused = _REFUSED if has_keys else (*_REFUSED, _KEYS)
     if wrong := [field for field in refused if field.applies(deployment.spec)]:

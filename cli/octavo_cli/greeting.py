@@ -1,4 +1,4 @@
-"""What a user reads once the endpoint is up."""
+"""Text for the user once the endpoint is up."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from octavo_api.deployment import ServingDeployment
 
 
 def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Path) -> str:
-    """Returns where the endpoint is, a ``curl`` line that works as it stands, how to chat, where the logs are."""
+    """Return the endpoint's addresses, a working ``curl`` line, the chat command, and the folder of the logs."""
     http, grpc = deployment.spec.endpoint.http.port, deployment.spec.endpoint.grpc.port
     body = {
         "model": deployment.served_name,
@@ -40,7 +40,7 @@ def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Pat
 
 
 def _command() -> str:
-    """Returns how to run this program from here: ``octavo`` where the shell finds it, else its path."""
+    """Return the command of this program from here: ``octavo`` if the shell finds it, else its path."""
     if shutil.which("octavo"):
         return "octavo"
     return shlex.quote(os.path.relpath(Path(sys.executable).parent / "octavo"))

@@ -27,7 +27,7 @@ _TOLD = frozenset({"DriftCorrected", "ServeConfigRestored", "DeployRetried"})
 
 
 def placement(deployment: ServingDeployment, api_key_file: Path | None, cpus: float) -> Placement:
-    """Says where the replicas find themselves: on loopback, and all of them on these ``cpus``."""
+    """Return the placement of the replicas: on loopback, and all of them on these ``cpus``."""
     spec = deployment.spec
     most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
     return Placement(
@@ -46,7 +46,7 @@ def placement(deployment: ServingDeployment, api_key_file: Path | None, cpus: fl
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a round saw and concluded."""
+    """Observation and conclusions of one round."""
 
     application: Application | None
     conditions: Mapping[str, Condition]
@@ -60,13 +60,16 @@ class Look:
 
     @property
     def stopped(self) -> bool:
-        """Suspended, and all streams have ended."""
+        """True if the deployment is suspended and all streams have ended."""
         progressing = self.conditions.get(Type.PROGRESSING)
         return progressing is not None and progressing.reason == Reason.SUSPENDED
 
     @property
     def hindrance(self) -> str:
-        """What keeps it from ever being ready, empty where nothing does: one machine heals nothing by itself."""
+        """The reason why the deployment can never become ready; empty if there is none.
+
+        One machine heals nothing by itself.
+        """
         if isinstance(self.failure, Refused):
             return self.failure.message
         found = self.conditions.get(Type.APPLICATION_READY)
@@ -78,12 +81,12 @@ class Look:
 
     @property
     def news(self) -> tuple[str, ...]:
-        """What a person at the terminal should know."""
+        """Messages for the person at the terminal."""
         return tuple(event.message for event in self.events if event.type == "Warning" or event.reason in _TOLD)
 
 
 class LocalOperator:
-    """Keeps in memory what Kubernetes would keep: the resource and its status."""
+    """Memory of the resource and its status, which Kubernetes would keep otherwise."""
 
     def __init__(self, deployment: ServingDeployment, where: Placement, transport: ServeTransport) -> None:
         self._defaults = Defaults(image="", ray_version="", local=Local(_ADDRESS, where))
@@ -111,11 +114,11 @@ class LocalOperator:
         self._runner.close()
 
     def round(self) -> Look:
-        """Looks at Serve, does what is to be done there, and returns what was seen. Blocks for a moment."""
+        """Observe Serve, act on it, and return the observation. Block for a moment."""
         return self._runner.run(self._round())
 
     def suspend(self) -> None:
-        """Wants nothing served from now on; streams that run may end."""
+        """Suspend the deployment from now on. Running streams may end."""
         document: dict[str, Any] = dict(self._resource.document)
         document["spec"] = {**document["spec"], "suspend": True}
         self._resource = replace(self._resource, generation=self._resource.generation + 1, document=document)
@@ -129,7 +132,7 @@ class LocalOperator:
             for action in planned.actions:
                 await self._act(action)
         except ServeError as error:
-            # Nothing planned is remembered: what was not done must not look done to the next plan.
+            # The plan is not kept: an action that failed must not look done to the next plan.
             return replace(look, events=(Event("Warning", error.reason, error.message),), failure=error)
         self._resource = replace(self._resource, status=planned.status)
         return look

@@ -1,4 +1,4 @@
-"""Ray Serve of this very process, as the operator's client wants it."""
+"""Ray Serve of this very process, in the form that the operator's client requires."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from octavo_serving.ray_adapter import Controller
 
 
 class InProcess:
-    """A ``ServeTransport`` without a dashboard. Calls block: nothing else is to run meanwhile."""
+    """A ``ServeTransport`` without a dashboard. Its calls block, so nothing else must run during a call."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

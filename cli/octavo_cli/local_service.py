@@ -1,4 +1,4 @@
-"""The life of ``octavo up`` once everything is checked: start, wait, tell, stop."""
+"""The life of ``octavo up`` after all checks: start, wait, report, stop."""
 
 import shutil
 import tempfile
@@ -26,11 +26,14 @@ _WATCH_S = 2.0
 _READY_TIMEOUT_S = 30.0
 _DRAIN_S = 10.0
 _ENVIRONMENT = {"RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}
-"""A replica that cannot start says why at once; trying again on one machine changes nothing."""
+"""Variables for Ray. A replica that cannot start logs the reason at once. A retry on one machine changes nothing."""
 
 
 class LocalService:
-    """Serves ``deployment`` on this machine until a signal; leaves nothing behind but the logs of a failure."""
+    """Service of ``deployment`` on this machine until a signal.
+
+    It leaves nothing behind except the logs of a failure.
+    """
 
     def __init__(self, deployment: ServingDeployment, api_key_file: Path | None, cpus: float, display: Display) -> None:
         self._deployment = deployment
@@ -41,7 +44,10 @@ class LocalService:
         self._told: tuple[str, ...] = ()
 
     def run(self, began: float) -> None:
-        """Returns after it was stopped; raises ``StartupError`` where it cannot start. ``began`` is the command's."""
+        """Serve until a signal stops it. ``began`` is the start time of the command.
+
+        Raise ``StartupError`` if the service cannot start.
+        """
         folder = RunFolder.create()
         ray = LocalRay(folder, num_cpus=ceil(self._cpus), environment=_ENVIRONMENT)
         try:
@@ -85,7 +91,10 @@ class LocalService:
             self._signals.pause(_POLL_S)
 
     def _wait_until_ready(self) -> None:
-        """All replicas run; the endpoint answers once the gateway has met its engines."""
+        """Wait until the endpoint answers.
+
+        All replicas run already, but the gateway must still connect to its engines.
+        """
         url = f"http://{HOST}:{self._deployment.spec.endpoint.http.port}/ready"
         deadline = time.monotonic() + _READY_TIMEOUT_S
         answer = "nothing"
@@ -107,7 +116,7 @@ class LocalService:
         return (spec.replicas if spec.autoscaling is None else spec.autoscaling.min_replicas) == 0
 
     def _watch(self, operator: LocalOperator) -> None:
-        """Says when replicas come and go and what is set right, until the first signal."""
+        """Report changes of the replicas and corrections, until the first signal."""
         shown = summary(operator.round().application)
         while not self._signals.wait(_WATCH_S):
             look = operator.round()
@@ -117,7 +126,7 @@ class LocalService:
                 shown = now
 
     def _tell(self, look: Look) -> None:
-        """Says what is new; what fails again and again is said once."""
+        """Report new messages. A message that repeats is reported once."""
         if look.news and look.news != self._told:
             self._told = look.news
             for line in look.news:
@@ -127,7 +136,7 @@ class LocalService:
         self._display.say(f"{time.strftime('%H:%M:%S')} {line}")
 
     def _drain(self, operator: LocalOperator) -> None:
-        """Lets running answers end, for a few seconds, unless a second signal comes."""
+        """Wait some seconds for running answers to end, unless a second signal comes."""
         operator.suspend()
         deadline = time.monotonic() + _DRAIN_S
         with suppress(Stopped):
@@ -136,7 +145,7 @@ class LocalService:
 
 
 def _keep_logs(folder: RunFolder) -> Path:
-    """Moves the logs of replicas out of the folder that is about to be removed."""
+    """Copy the logs of replicas out of the folder that is about to be removed."""
     kept = Path(tempfile.mkdtemp(prefix="octavo-logs-"))
     source = folder.logs / "serve"
     if source.is_dir():

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""Number of CPUs that this process may use."""
 
 import math
 import os
@@ -9,7 +9,7 @@ _CGROUP_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/c
 
 
 def available_cpus() -> float:
-    """Returns the least of the affinity mask and the cgroup's quota."""
+    """Return the smaller one of the affinity mask and the cgroup's quota, in CPUs."""
     return min(float(len(os.sched_getaffinity(0))), _quota())
 
 
@@ -27,5 +27,5 @@ def _quota() -> float:
 
 
 def share(cpus: float, replicas: int) -> float:
-    """Returns the CPUs of one of ``replicas``, rounded down so that all of them fit together."""
+    """Return the CPUs of one of ``replicas``, rounded down so that all of them fit together."""
     return math.floor(cpus / max(replicas, 1) * 100) / 100

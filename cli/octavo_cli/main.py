@@ -16,7 +16,7 @@ _COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Finds ``octavo_cli.NAME.command`` on demand; the list of commands costs no import."""
+    """Group that imports ``octavo_cli.NAME.command`` on demand. The list of commands needs no import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -39,7 +39,7 @@ def group() -> None:
 
 
 def main() -> None:
-    """Entry point: a ``StartupError`` becomes one message on stderr and exit status 1."""
+    """Run the command. A ``StartupError`` becomes one message on stderr and exit status 1."""
     try:
         group(prog_name="octavo")
     except StartupError as error:

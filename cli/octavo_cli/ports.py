@@ -1,4 +1,4 @@
-"""Whether a port is free, and who has it where it is not."""
+"""Check that a port is free, and search for the process that has it."""
 
 import socket
 from collections.abc import Iterator
@@ -11,7 +11,10 @@ _LISTEN = "0A"
 
 
 def require_free(host: str, port: int, purpose: str) -> None:
-    """Raises ``PortInUse`` that names the port, its purpose and, where it can be seen, the process that listens."""
+    """Raise ``PortInUse`` if the port is not free.
+
+    The error names port, purpose and, if visible, the listening process.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -24,11 +27,11 @@ def require_free(host: str, port: int, purpose: str) -> None:
 
 
 def _holder(port: int) -> str:
-    """Returns `` by NAME (pid N)``, or nothing where the process is another user's."""
+    """Return `` by NAME (pid N)``, or nothing if the process is another user's."""
     inodes = _listening(port)
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and not inodes.isdisjoint(_sockets(process)):
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has ended during the search
                 name = (process / "comm").read_text().strip()
                 return f" by {name} (pid {process.name})"
     return ""
@@ -49,7 +52,7 @@ def _listening(port: int) -> set[str]:
 
 
 def _sockets(process: Path) -> Iterator[str]:
-    """Yields what the process's descriptors are; of another user's process, nothing."""
+    """Yield the targets of the process's descriptors; nothing for another user's process."""
     try:
         descriptors = list((process / "fd").iterdir())
     except OSError:

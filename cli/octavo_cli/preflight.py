@@ -1,4 +1,4 @@
-"""What can be refused within a second or two, before anything is started: neither torch nor Ray is loaded for it."""
+"""Checks that take a second or two, before anything starts. They load neither torch nor Ray."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ HOST = "127.0.0.1"
 
 
 def check(deployment: ServingDeployment, api_key_file: Path | None, cpus: float) -> None:
-    """Raises the ``StartupError`` of the first thing that is wrong; fetches a ``hf://`` model."""
+    """Raise the ``StartupError`` of the first problem. Fetch a ``hf://`` model."""
     endpoint = deployment.spec.endpoint
     require_free(HOST, endpoint.http.port, "HTTP")
     require_free(HOST, endpoint.grpc.port, "gRPC")
@@ -33,7 +33,7 @@ def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
 
 
 def _check_engine(spec: Spec) -> None:
-    """Makes the plan that every engine replica is going to make: model files, settings and memory."""
+    """Make the same plan as every engine replica: model files, settings and memory."""
     from octavo_engine.startup.planning import plan_engine
     from octavo_text import ModelText
 

@@ -1,4 +1,4 @@
-"""How far replicas are, in words for a person."""
+"""Progress of replicas, in words for a person."""
 
 import re
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ _TAIL_BYTES = 8192
 
 
 def summary(application: Application | None) -> str:
-    """Returns ``Engine 1/2, Gateway 1/1``; nothing where there is no application."""
+    """Return ``Engine 1/2, Gateway 1/1``; an empty string if there is no application."""
     deployments = application.deployments.values() if application else ()
     return ", ".join(f"{deployment.name} {deployment.running}/{deployment.target}" for deployment in deployments)
 
 
 def progress(application: Application | None, logs: Path) -> str:
-    """Returns the summary and what a replica that starts said last; ``logs`` is Ray's folder of logs."""
+    """Return the summary and the last report of a starting replica. ``logs`` is Ray's folder of logs."""
     reports = [report for log in starting_logs(application, logs) if (report := last_report(log))]
     return " · ".join(filter(None, (summary(application), *reports[-1:])))
 
 
 def starting_logs(application: Application | None, logs: Path) -> Iterator[Path]:
-    """Yields the logs of replicas that do not run yet."""
+    """Yield the logs of replicas that do not run yet."""
     for deployment in application.deployments.values() if application else ():
         for replica in deployment.replicas:
             if replica.log and replica.state != "RUNNING":
@@ -31,7 +31,10 @@ def starting_logs(application: Application | None, logs: Path) -> Iterator[Path]
 
 
 def last_report(log: Path) -> str:
-    """Returns what the replica said last of its progress; nothing once it said why it ends, which Serve tells too."""
+    """Return the replica's last report of its progress.
+
+    Return an empty string after the replica has logged why it ends, because Serve reports that too.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))

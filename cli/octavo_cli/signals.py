@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as the wish to stop."""
+"""SIGINT, SIGTERM and SIGHUP as requests to stop."""
 
 import os
 import select
@@ -9,16 +9,19 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """A signal is to end at once whatever is waited for."""
+    """A signal that ends any wait at once."""
 
 
 class Signals:
-    """Counts signals. While ``raising`` each, and else each but the first, raises ``Stopped`` in the main thread."""
+    """Counter of signals.
+
+    While ``raising``, each signal raises ``Stopped`` in the main thread; else each except the first.
+    """
 
     def __init__(self) -> None:
         self.raising = True
         self.count = 0
-        # Not an Event: a handler that comes while the thread below it holds the Event's lock waits for it for ever.
+        # Not an Event: a handler would wait for ever if the thread below it holds the Event's lock.
         self._read, self._write = os.pipe()
 
     def catch(self) -> None:
@@ -30,12 +33,15 @@ class Signals:
             signal.signal(number, signal.SIG_IGN)
 
     def wait(self, seconds: float) -> bool:
-        """Returns whether a signal has come."""
+        """Wait at most ``seconds`` and return True if a signal has come."""
         readable, _, _ = select.select([self._read], [], [], seconds)
         return bool(readable)
 
     def pause(self, seconds: float) -> None:
-        """Raises ``Stopped``, which is lost where a signal comes while Ray runs a callback of its own."""
+        """Wait, and raise ``Stopped`` at a signal.
+
+        A signal's own ``Stopped`` is lost if the signal comes while Ray runs a callback of its own.
+        """
         if self.wait(seconds):
             raise Stopped
 

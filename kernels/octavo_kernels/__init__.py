@@ -4,11 +4,14 @@ from octavo_kernels.interface import AttentionMetadata, Kernels, Linear, LogitsP
 
 
 def for_device(device: str, *, num_threads: int = 0) -> Kernels:
-    """Returns the kernels for ``device`` (``"cpu"``), which run on ``num_threads`` threads (0: all of this process).
+    """Return the kernels for ``device``; the only device is ``"cpu"``.
 
-    On ``"cpu"`` a row's result depends on the row alone, bit for bit: not on the rows beside it, on the chunks of its
-    sequence, on the order of the batch, on the threads or on the instruction set. Raises ``ValueError`` for a device
-    that has no backend, and for a processor or an ``OCTAVO_CPU_ISA`` without an instruction set to compile for.
+    The kernels run on ``num_threads`` threads. With 0 they use one thread for each processor that this process may use.
+    On ``"cpu"`` a row's result depends on the row alone, bit for bit. It does not depend on the rows beside it, the
+    chunks of its sequence, the order of the batch, the threads or the instruction set.
+
+    Raises ``ValueError`` for a device that has no backend. It also raises ``ValueError`` for a processor or an
+    ``OCTAVO_CPU_ISA`` without an instruction set to compile for.
     """
     if device == "cpu":
         from octavo_kernels.cpu import CpuKernels

@@ -1,7 +1,7 @@
 """Philox4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
 
-A draw is a function of (seed, choice, position, vocabulary index): no state, so that a token does not depend on the
-batch, on chunks or on preemption. This is the plain-torch form; ``cpu.sampling`` has the same words in Numba.
+A draw is a function of (seed, choice, position, vocabulary index), without state. So a token does not depend on the
+batch, on chunks or on preemption. This module is the plain-torch form; ``cpu.random`` has the same words in Numba.
 """
 
 import torch
@@ -16,14 +16,14 @@ _LOW = 0xFFFFFFFF
 
 
 def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of the product, on int64 that never overflows its sign."""
+    """Return the high and low 32 bits of the product, on int64 that never overflows its sign."""
     low_product = factor * (word & 0xFFFF)
     product = factor * (word >> 16) + (low_product >> 16)
     return product >> 16, ((product & 0xFFFF) << 16) | (low_product & 0xFFFF)
 
 
 def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> Tensor:
-    """Four random 32-bit words for each counter: int64 tensors of any one shape ``-> [..., 4]``."""
+    """Return four random 32-bit words for each counter: int64 tensors of any one shape ``-> [..., 4]``."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -35,9 +35,9 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
 
 
 def random_words(seed: int, choice: int, position: int, count: int) -> Tensor:
-    """The words of vocabulary indices ``0 .. count - 1``, int64 ``[count]``.
+    """Return the words of vocabulary indices ``0 .. count - 1``, int64 ``[count]``.
 
-    The counter is (index // 4, choice, position's low word, its high word); the key is the seed, low word first.
+    The counter is (index // 4, choice, position's low word, its high word). The key is the seed, low word first.
     """
     index = torch.arange((count + 3) // 4, dtype=torch.int64)
     same = torch.zeros_like(index)
@@ -46,6 +46,9 @@ def random_words(seed: int, choice: int, position: int, count: int) -> Tensor:
 
 
 def gumbel(words: Tensor) -> Tensor:
-    """Gumbel noise in fp32 from the upper 24 bits of each word, whose middle lies strictly between 0 and 1."""
+    """Return Gumbel noise in fp32 from the upper 24 bits of each word.
+
+    The middle of these bits' interval lies strictly between 0 and 1.
+    """
     uniform = ((words >> 8).to(torch.float64) + 0.5) * 2.0**-24
     return -torch.log(-torch.log(uniform)).to(torch.float32)

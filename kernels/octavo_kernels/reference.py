@@ -1,4 +1,4 @@
-"""The oracle: every operation in plain torch and fp32, written to be read, on any device."""
+"""The oracle: every operation in plain torch and fp32, written for readability, on any device."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -152,7 +152,7 @@ class ReferenceKernels:
 
 
 def keep_likely(line: Tensor, min_p: Tensor, top_k: int, top_p: Tensor) -> Tensor:
-    """Sets to -inf what ``min_p``, then ``top_k``, then ``top_p`` leave out of a row of scaled logits ``[V]``.
+    """Set to -inf what ``min_p``, then ``top_k``, then ``top_p`` exclude from a row of scaled logits ``[V]``.
 
     ``top_p`` keeps the smallest number of most likely tokens (equals by lower id) whose probability reaches it.
     """

@@ -20,9 +20,9 @@ DRAIN_SECONDS = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until SIGTERM (which drains) or SIGINT; returns the exit code.
+    """Serve until SIGTERM (which drains) or SIGINT; return the exit code.
 
-    1 where the engine cannot start, and where it has failed and should be started anew.
+    The exit code is 1 if the engine cannot start, and if it has failed and needs a restart.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -106,7 +106,7 @@ async def _serve(loaded: Loaded, options: argparse.Namespace, secret: str) -> in
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Waits for any of ``events``."""
+    """Wait for any of ``events``."""
     tasks = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """The thread that steps: commands in, one report a step out.
 
-The core decides, the runner computes, this thread joins the two. Nothing that happens outside, a slow gateway least of
-all, makes a step wait: commands come through a queue that is emptied once a turn, and a report is one call.
+The core decides, the runner computes, and this thread joins the two. No outside event, such as a slow gateway, makes a
+step wait. Commands come through a queue that the thread empties once a turn. A report is one call.
 """
 
 import gc
@@ -34,17 +34,16 @@ _STALLED_WAIT_S = 0.01
 
 
 class Runner(Protocol):
-    """Executes plans in the order in which the core made them."""
+    """Executor of plans, in the order in which the core made them."""
 
     def execute(self, plan: StepPlan) -> StepOutput: ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What changed since the last report, and the state at its end.
+    """Changes since the last report, and the state at its end.
 
-    ``snapshot`` holds all cached blocks where ``snapshot_for`` names who asked for them; the reports after this one
-    apply on top of it.
+    ``snapshot`` holds all cached blocks if ``snapshot_for`` names requesters. Later reports apply on top of it.
     """
 
     outputs: list[RequestOutput]
@@ -58,11 +57,13 @@ class StepReport:
 
 
 class Engine:
-    """Runs ``core`` and ``runner`` in a thread of its own; every method may be called from any thread.
+    """A thread that runs ``core`` and ``runner``. Any thread may call every method.
 
-    ``on_report`` and ``on_failure`` are called on the engine's thread and must not block. A runner that raises ends
-    the requests of its step; one that raises ``MAX_CONSECUTIVE_FAILURES`` times in a row, or a core that raises at
-    all, ends the engine: ``on_failure`` is called once, and ``heartbeat_age_s`` is infinite from then on.
+    ``on_report`` and ``on_failure`` must not block. The engine's thread calls them, except for the first report, which
+    ``start`` makes. A runner that raises ends the requests of its step and of the plans behind it.
+
+    The engine ends if the runner raises ``MAX_CONSECUTIVE_FAILURES`` times in a row, or if the core raises at all. Then
+    the thread calls ``on_failure`` once, and ``heartbeat_age_s`` is infinite from then on.
     """
 
     def __init__(
@@ -97,32 +98,32 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the thread after the step that it is at; returns whether it has ended within ``timeout_s``."""
+        """End the thread after its current step; return True if it has ended within ``timeout_s`` seconds."""
         self._commands.put(self._stop)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the engine."""
+        """Error that ended the engine, or None."""
         return self._failure
 
     def heartbeat_age_s(self) -> float:
-        """Returns the seconds since the thread last began a turn: about the time of a step, infinite after its end."""
+        """Return the seconds since the thread last began a turn: about the time of a step, infinite after its end."""
         if self._failure is not None or not self._thread.is_alive():
             return math.inf
         return self.clock() - self._turned_at
 
     def submit(self, request: NewRequest) -> None:
-        """Adds a request; what the core refuses is reported as an output with an error."""
+        """Add a request. If the core rejects it, a report has an output with the error."""
         self._commands.put(partial(self._submit, request))
 
     def abort(self, request_id: Hashable, choice: int | None = None) -> None:
-        """Ends a request, or one choice of it; one that has ended, or never was, is left alone."""
+        """End a request, or one choice of it; ignore one that has ended or never existed."""
         self._commands.put(partial(self._core.abort, request_id, choice))
 
     def request_snapshot(self, requester: Hashable) -> None:
-        """Asks for all cached blocks in a report that names ``requester``."""
+        """Request all cached blocks in a report that names ``requester``."""
         self._commands.put(partial(self._snapshot_for.append, requester))
 
     def reconfigure(self, settings: EngineSettings) -> None:
@@ -161,7 +162,7 @@ class Engine:
             self._on_failure(error)
 
     def _take_commands(self, *, wait: bool) -> bool:
-        """Carries out all waiting commands; with nothing else to do, waits for one first."""
+        """Execute all waiting commands; with nothing else to do, wait for one first."""
         commanded = False
         try:
             if wait:
@@ -176,7 +177,7 @@ class Engine:
             return commanded
 
     def _step(self) -> bool:
-        """Plans as many steps as may be in flight and executes the oldest; returns whether there was one."""
+        """Plan as many steps as may be in flight and execute the oldest; return True if there was one."""
         now = self._turned_at = self.clock()
         while len(self._plans) < self._steps_in_flight:
             plan = self._core.schedule(now)
@@ -187,7 +188,7 @@ class Engine:
         if not self._plans:
             return False
         if self._outputs:
-            # Refused, aborted or too late: that answer need not wait for the step.
+            # Outputs of rejected, aborted and late requests need not wait for the step.
             self._report()
         self._execute(self._plans.popleft())
         return True
@@ -205,7 +206,7 @@ class Engine:
         self._failures = 0
 
     def _fail_steps(self, plan: StepPlan, error: Exception) -> None:
-        """Ends the requests of ``plan`` and of the plans behind it, which were made as if it would succeed."""
+        """End the requests of ``plan`` and of the plans behind it, which assume that it succeeds."""
         logger.error("step %d has failed", plan.step_id, exc_info=error)
         self._failures += 1
         if self._failures == MAX_CONSECUTIVE_FAILURES:
@@ -240,10 +241,10 @@ def _failure_at_request(error: Exception) -> EngineFailure:
 
 
 def settle_heap() -> None:
-    """Takes what start-up has made out of the garbage collector's sight, and lets it look less often.
+    """Exclude the objects of start-up from garbage collection, and make collections rarer.
 
-    For the process that serves, once, when the model is loaded: a full collection over millions of objects that never
-    die is a pause of every stream.
+    The serving process calls it once, when the model is loaded. A full collection over millions of permanent objects
+    would pause every stream.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""What the engine measures of itself: how fast it prefills, and how long a decode step takes.
+"""Measurements of the engine's speed: the prefill rate, and the time of a decode step.
 
-The router turns these into predicted waits, so they must be right under a mix of work, and say nothing (0) before
-anything was measured.
+The router derives predicted waits from them. So they must be right under a mix of work, and be 0 before the first
+measurement.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _KEEP = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """0 is "not measured yet". ``step_s`` is of the last step."""
+    """Measured rates and seconds. 0 is "not measured yet". ``step_s`` is the time of the last step."""
 
     prefill_tokens_per_s: float = 0.0
     decode_step_s: float = 0.0
@@ -22,14 +22,14 @@ class Measurements:
 
 
 class StepRates:
-    """Learns from every step.
+    """Rates learned from every step.
 
-    A row that computes one token costs what a decode costs, whatever it is, so it counts as one. A step of such rows
-    alone is a decode step; ``decode_step_s`` is their moving average (weight of the newest: 1 - 0.9).
+    A row that computes one token costs as much as a decode, whatever it is, so it counts as one. A step of such rows
+    alone is a decode step. ``decode_step_s`` is the moving average of decode steps (weight of the newest: 1 - 0.9).
 
-    The prefill rate is a quotient of two decayed sums, tokens over seconds, so that a step of many tokens weighs more
-    than one of a few, in which fixed costs prevail. In a mixed step ``decode_step_s`` belongs to the decodes, at most
-    half of the step, so that an average of larger batches cannot turn the prefill's time into nothing.
+    The prefill rate is a quotient of two decayed sums, tokens over seconds. So a step of many tokens weighs more than a
+    step of a few, in which fixed costs prevail. In a mixed step, ``decode_step_s`` seconds count for the decodes, at
+    most half of the step. So an average of larger batches cannot reduce the prefill's time to nothing.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class StepRates:
         self._step_s = 0.0
 
     def observe(self, work: Sequence[RowWork], seconds: float) -> None:
-        """Takes in one executed step that took ``seconds``."""
+        """Record one executed step that took ``seconds``."""
         tokens = sum([item.count for item in work])
         self._step_s = seconds
         if tokens == 0:

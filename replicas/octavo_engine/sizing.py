@@ -1,6 +1,6 @@
 """The share of the machine that one replica takes: threads, memory, KV blocks, number type.
 
-Inside a container the node's own figures are wrong: the cgroup (v1 and v2) and the affinity count
+Inside a container the node's own figures are wrong. The cgroup (v1 and v2) and the affinity apply
 (https://github.com/vllm-project/vllm/issues/9113). ``Machine`` reads them; everything else here is a pure function.
 """
 
@@ -19,26 +19,31 @@ from octavo_engine.weights.model_config import ModelConfig
 GIB = 2**30
 MAX_DEFAULT_CACHE = 4 * GIB
 MAX_BLOCKS = 2**18
-"""The scheduler keeps an object for each block."""
+"""Maximum number of blocks, because the scheduler keeps an object for each."""
 
 PROCESS_BYTES = 896 * 2**20
-"""Memory of an engine's process without a model: measured 594 MiB for Python and torch, 230 for the compiler and its
-code, and up to 70 for Ray's worker."""
+"""Bytes of an engine's process without a model.
+
+Measured: 594 MiB for Python and torch, 230 MiB for the compiler and its code, and up to 70 MiB for Ray's worker.
+"""
 
 LOGITS_BYTES = 64 * 2**20
-"""Most memory that logits take at once; more rows go through the output head in slices."""
+"""Maximum bytes of logits at once; more rows go through the output head in slices."""
 
 ITEM_SIZES = {Dtype.BFLOAT16: 2, Dtype.FLOAT32: 4}
-"""Bytes of one number."""
+"""Bytes of one number, by number type."""
 
 PANEL_WIDTH = 48
-"""Most outputs in one panel of a packed weight, over all instruction sets. (Importing the kernels takes seconds.)"""
+"""Maximum outputs in one panel of a packed weight, over all instruction sets.
+
+It is a constant here because the import of the kernels takes seconds.
+"""
 
 MIN_BLOCKS = 2
-"""What an explicit cache must hold at least."""
+"""Minimum number of blocks of an explicit cache."""
 
 MIN_DEFAULT_TOKENS = 512
-"""What the default cache must hold at least, where ``max_model_len`` is not shorter."""
+"""Minimum number of tokens of the default cache, unless ``max_model_len`` is shorter."""
 
 _UNLIMITED = 2**60
 
@@ -48,7 +53,7 @@ class MemoryPlan:
     """The memory of one replica in bytes, and its KV cache in blocks.
 
     ``weights`` counts each packed copy with its padding, and the rotary table. ``rows`` are the token buffers and block
-    tables of all sequences, ``workspace`` is one step's activations and logits. ``total`` counts the process too.
+    tables of all sequences. ``workspace`` is one step's activations and logits. ``total`` counts the process too.
     """
 
     weights: int
@@ -63,7 +68,7 @@ class MemoryPlan:
 
 
 class Machine:
-    """Reads ``/proc`` and ``/sys/fs/cgroup`` under ``root``."""
+    """Reader of ``/proc`` and ``/sys/fs/cgroup`` under ``root``."""
 
     def __init__(
         self, root: Path = Path("/"), affinity: Callable[[], int] = lambda: len(os.sched_getaffinity(0))
@@ -72,12 +77,12 @@ class Machine:
         self._affinity = affinity
 
     def usable_cpus(self) -> float:
-        """Returns the CPUs of this process: its affinity, or the quota of its cgroup where that is less."""
+        """Return the CPUs of this process: its affinity, or the quota of its cgroup if that is less."""
         quotas = [*self._v2("cpu.max", _v2_quota), *self._v1_quotas()]
         return min([float(self._affinity()), *quotas])
 
     def memory_limit(self) -> int:
-        """Returns the memory limit of this process's cgroup, or the machine's memory where that is less, in bytes."""
+        """Return the memory limit of this process's cgroup, or the machine's memory if that is less, in bytes."""
         v1 = self._folders("memory", self._sys / "memory")
         limits = [
             *self._v2("memory.max", _limit),
@@ -104,7 +109,7 @@ class Machine:
                     yield int(quota) / int(period)
 
     def _folders(self, controller: str, mount: Path) -> Iterator[Path]:
-        """Yields the cgroup's folder under ``mount`` and all above it, each of which may set a limit.
+        """Yield the cgroup's folder under ``mount`` and all above it, each of which may set a limit.
 
         A container often sees its own cgroup as the mount itself, under a path that exists on the host alone.
         """
@@ -122,19 +127,19 @@ class Machine:
 
 
 def choose_threads(setting: int | None, num_cpus: float | None, usable_cpus: float) -> int:
-    """Returns the threads that compute: the setting, else the replica's CPUs, at most the usable ones; at least 1."""
+    """Return the threads that compute: the setting, else the replica's CPUs, at most the usable ones; at least 1."""
     if setting is not None:
         return setting
     return max(1, int(min(usable_cpus, num_cpus or usable_cpus)))
 
 
 def choose_dtype(setting: Dtype) -> Dtype:
-    """Returns bf16 for ``auto``, whatever the processor: replicas of one deployment give the same tokens everywhere."""
+    """Return bf16 for ``auto`` on every processor: all replicas of a deployment give the same tokens."""
     return Dtype.BFLOAT16 if setting is Dtype.AUTO else setting
 
 
 def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
-    """Returns the longest request; raises ``ConfigurationError`` where the model's positions do not reach as far."""
+    """Return the longest request; raise ``ConfigurationError`` if it exceeds the model's positions."""
     if setting is None:
         return config.max_model_len
     if setting > config.max_model_len:
@@ -145,15 +150,15 @@ def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
 
 
 def packed_bytes(out_features: int, in_features: int, item_size: int) -> int:
-    """Returns the most bytes of a weight ``[out, in]`` packed for the kernels, and of its fp32 bias."""
+    """Return the most bytes of a weight ``[out, in]`` packed for the kernels, and of its fp32 bias."""
     padded = -(-out_features // PANEL_WIDTH) * PANEL_WIDTH
     return padded * (in_features + in_features % 2) * item_size + padded * 4
 
 
 def weight_bytes(config: ModelConfig, item_size: int, max_model_len: int) -> int:
-    """Returns the bytes of the loaded model: packed linear layers, embeddings, norms and the rotary table.
+    """Return the bytes of the loaded model: packed linear layers, embeddings, norms and the rotary table.
 
-    Matrices that are packed as one are counted one by one, so the padding is counted at its most.
+    Matrices that are packed as one are counted one by one, so the result has the maximum of padding.
     """
     total = max_model_len * config.head_dim * 4
     for name, shape in tensors_of(config).items():
@@ -166,12 +171,12 @@ def weight_bytes(config: ModelConfig, item_size: int, max_model_len: int) -> int
 
 
 def row_bytes(max_num_seqs: int, max_model_len: int, block_size: int) -> int:
-    """Returns the bytes of the token buffers and block tables, which ``runner.rows`` makes for every sequence."""
+    """Return the bytes of the token buffers and block tables, which ``runner.rows`` makes for every sequence."""
     return max_num_seqs * 4 * (max_model_len + 1 + -(-max_model_len // block_size))
 
 
 def workspace_bytes(config: ModelConfig, item_size: int, max_num_batched_tokens: int) -> int:
-    """Returns the bytes of one step: activations, the fp32 copy of a product's operand, logits and their copy."""
+    """Return the bytes of one step: activations, the fp32 copy of a product's operand, logits and their copy."""
     widest = config.q_size + 2 * config.kv_size + 3 * config.intermediate_size + 4 * config.hidden_size
     operand = max(config.hidden_size, config.intermediate_size, config.q_size)
     return 2 * LOGITS_BYTES + max_num_batched_tokens * (widest * item_size + operand * 4)
@@ -189,11 +194,11 @@ def plan_memory(
     memory_limit: int,
     replicas_on_node: int,
 ) -> MemoryPlan:
-    """Divides ``memory_limit`` (bytes, of all replicas on the node together) among the parts of a ``MemoryPlan``.
+    """Divide ``memory_limit`` (bytes, of all replicas on the node together) among the parts of a ``MemoryPlan``.
 
-    The default cache is the lesser of 4 GiB and a quarter of the limit divided by the replicas, and shrinks to what the
-    other parts leave. Raises ``NotEnoughMemory`` naming every part, and ``ConfigurationError`` for a cache under two
-    blocks.
+    The default cache is the lesser of 4 GiB and a quarter of the limit divided by the replicas. It shrinks to the
+    memory that the other parts leave. Raises ``NotEnoughMemory`` naming every part, and ``ConfigurationError`` for a
+    cache under two blocks.
     """
     item_size = ITEM_SIZES[dtype]
     block = config.block_bytes(block_size, item_size)

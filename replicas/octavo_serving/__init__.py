@@ -1,1 +1,1 @@
-"""Everything that touches Ray: the Serve deployments and the application that holds them."""
+"""All code that uses Ray: the Serve deployments and the application that holds them."""

@@ -10,12 +10,12 @@ from octavo_serving.gateway import GatewayReplica
 
 
 def build(args: ApplicationArgs) -> Application:
-    """Builds the application in Serve's build task; counts and settings come from the configuration, not from here."""
+    """Build the application in Serve's build task. Counts and settings come from the configuration, not from here."""
     return compose(args, EngineReplica, GatewayReplica)
 
 
 def compose(args: ApplicationArgs, engine: type[EngineReplica], gateway: type[GatewayReplica]) -> Application:
-    """Binds a gateway to an engine; the gateway's handle on it mirrors the engine's replicas, and carries nothing."""
+    """Bind a gateway to an engine. The gateway's handle mirrors the engine's replicas and carries no requests."""
     engines = serve.deployment(engine).options(name=ENGINE, request_router_config=ray_adapter.mirror_router_config())
     gateways = serve.deployment(serve.ingress()(gateway)).options(name=GATEWAY)
     return gateways.bind(engines.bind(args), args)

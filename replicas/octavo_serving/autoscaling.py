@@ -1,9 +1,9 @@
-"""How many engine replicas there should be: Serve calls ``policy`` ten times a second, in its controller.
+"""Number of engine replicas. Serve calls ``policy`` ten times a second, in its controller.
 
-Each engine reports which share of one replica its load is, by targets that it takes up live; the policy adds the shares
-up. So nothing in the policy's own configuration ever changes, which would replace every replica.
+Each engine reports its load as a share of one replica, by targets that it applies live. The policy adds the shares up.
+So the policy's own configuration never changes. A change of it would replace every replica.
 
-The controller gets this module pickled by value: it imports nothing of ours.
+The controller gets this module pickled by value, so the module imports no other module of this project.
 """
 
 import math
@@ -11,19 +11,22 @@ from collections.abc import Collection
 from typing import Any
 
 SHARE = "octavo_share"
-"""What an engine reports by ``record_autoscaling_stats``."""
+"""Name of the value that an engine reports by ``record_autoscaling_stats``."""
 
 TOLERANCE = 0.1
 """Share of one replica that is not worth another replica, as in Kubernetes' HorizontalPodAutoscaler."""
 
 ACTIVE = 0.01
-"""Least share of an engine that has computed anything since its last report, however little there is to see now."""
+"""Minimum share of an engine that has computed anything since its last report, even if its load is now zero."""
 
 _IDLE = ACTIVE / 2
 
 GRACE_S = 3.0
-"""Replicas that should be there and are not count for so long: some take up a configuration, which ends in a moment.
-Those that wait for a place do not count for ever, or a count that found none could never fall."""
+"""Maximum seconds during which missing replicas count as silent ones.
+
+Some replicas apply a configuration, which ends in a moment. Replicas that wait for a place must not count longer.
+Otherwise a count without room for its replicas could never fall.
+"""
 
 _SHORT_SINCE = "octavo_short_since"
 
@@ -37,20 +40,20 @@ def share(
     target_cache_percent: int,
     active: bool,
 ) -> float:
-    """Returns which share of one replica is used: 1.0 at its targets, whichever of the two is nearer.
+    """Return the used share of one replica: 1.0 at its targets, by the target that is nearer.
 
-    ``requests`` run or wait; ``blocks_held`` of ``blocks`` are held by running requests: what could be evicted does not
-    count. ``active`` says whether anything was computed since the last report.
+    ``requests`` run or wait. Running requests hold ``blocks_held`` of ``blocks``; blocks that could be evicted do
+    not count. ``active`` is True if the engine has computed anything since the last report.
     """
     cache = 100 * blocks_held / (blocks * target_cache_percent) if blocks else 0.0
     return max(requests / target_requests, cache, ACTIVE if active else 0.0)
 
 
 def desired_replicas(shares: Collection[float], *, silent: int, target: float, minimum: int, maximum: int) -> int:
-    """Returns the count at which each replica would have ``target`` shares.
+    """Return the count at which each replica would have ``target`` shares.
 
-    While ``silent`` ones say nothing none is taken away, since any of them may carry the load; they ask for no other.
-    As long as anything is asked for, one replica stays.
+    While ``silent`` replicas report nothing, none is removed, because any of them may carry the load. They require
+    no additional replica. While any load is reported, one replica stays.
     """
     known = sum(shares) / target
     wanted = max(math.ceil(known - TOLERANCE), 1 if known > _IDLE else 0)
@@ -59,10 +62,10 @@ def desired_replicas(shares: Collection[float], *, silent: int, target: float, m
 
 
 def policy(context: Any) -> tuple[int, dict[str, Any]]:
-    """Serve's autoscaling policy (``ray.serve.config.AutoscalingContext`` → count, state).
+    """Return count and state: Serve's autoscaling policy of a ``ray.serve.config.AutoscalingContext``.
 
-    Serve asks for a first replica itself while a call waits for one; bounds and delays are Serve's as well. It counts
-    replicas that take up a configuration as not running; and while none runs, it heeds no delay.
+    Serve itself requests a first replica while a call waits for one. Bounds and delays are Serve's as well. Serve
+    counts replicas that apply a configuration as not running. While no replica runs, Serve ignores the delays.
     """
     reported = (context.aggregated_metrics or {}).get(SHARE) or {}
     running, short = context.current_num_replicas, context.target_num_replicas - context.current_num_replicas

@@ -1,7 +1,7 @@
-"""Where the gateways of an application listen, for a Ray on which ports are allocated: each tells all others.
+"""Addresses of an application's gateways, for a Ray that allocates ports. Each gateway publishes its own to all others.
 
-Every gateway keeps its addresses in the store of Ray's head and confirms them every few seconds; entries that nobody
-confirms any more are those of gateways that died.
+Every gateway keeps its addresses in the store of Ray's head and confirms them every few seconds. Entries without
+confirmation belong to dead gateways.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ class _Heard:
 
 
 class DoorBook:
-    """What was last heard of each gateway. Its own clock counts, no other machine's."""
+    """Last entry of each gateway. Only the clock of this machine counts."""
 
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}
 
     def hear(self, entries: Mapping[str, str], now: float) -> list[str]:
-        """Takes in all entries that there are, by gateway; returns the gateways that have died."""
+        """Read all entries, by gateway, and return the gateways that have died."""
         self._heard = {
             name: known if (known := self._heard.get(name)) and known.entry == entry else _Heard(entry, now)
             for name, entry in entries.items()
@@ -56,7 +56,7 @@ def read_entry(entry: str) -> list[str]:
 
 
 class Store(Protocol):
-    """A folder of ``ray_adapter.Store``; blocks."""
+    """A folder of ``ray_adapter.Store``. Its calls block."""
 
     def put(self, name: str, value: str) -> None: ...
 
@@ -66,7 +66,7 @@ class Store(Protocol):
 
 
 class Doors:
-    """Publishes what ``mine`` returns, under ``name``, and knows everybody's."""
+    """Publisher of the addresses that ``mine`` returns, under ``name``, and reader of all gateways' addresses."""
 
     def __init__(self, store: Store, name: str, mine: Callable[[], list[str]]) -> None:
         self._store = store
@@ -79,20 +79,20 @@ class Doors:
         self._task: asyncio.Task[None] | None = None
 
     def all(self) -> list[str]:
-        """Returns the addresses of all gateways as they were some seconds ago, and this one's."""
+        """Return this gateway's addresses, and those of all gateways as they were some seconds ago."""
         return sorted({*self._book.doors(), *self._mine()})
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._keep_telling(), name="doors")
 
     async def close(self) -> None:
-        """Takes this gateway's addresses out."""
+        """Remove this gateway's addresses from the store."""
         if self._task is None:
             return
         self._closing.set()
         try:
             async with asyncio.timeout(_CLOSE_S):
-                # A thread that puts cannot be cancelled, and what it put after the deletion would stay.
+                # A thread that puts cannot be cancelled. An entry that it put after the deletion would stay.
                 await self._task
                 await asyncio.to_thread(self._store.delete, self._name)
         except Exception as error:

@@ -1,6 +1,6 @@
 """The ``Engine`` deployment: one engine replica under Serve's care.
 
-Module level stays light: Serve's build task and its controller import it, neither may load torch.
+Module level stays light. Serve's build task and its controller import it, and neither may load torch.
 """
 
 import asyncio
@@ -30,14 +30,20 @@ logger = logging.getLogger("octavo_serving.engine")
 
 
 class EngineStalled(OctavoError):
-    """The engine's thread has not finished a step for too long; Serve replaces the replica."""
+    """The engine's thread has not finished a step for too long. Serve replaces the replica."""
 
 
 class EngineReplica:
-    """Loads the model in its constructor, which Serve awaits, and serves the replica protocol until it is drained."""
+    """Replica that loads the model in its constructor, which Serve awaits.
+
+    It serves the replica protocol until it is drained.
+    """
 
     heartbeat_limit_s: ClassVar[float] = 60.0
-    """A step takes seconds at most; a thread that shows no sign for this long hangs."""
+    """Maximum seconds without a sign of the engine's thread.
+
+    A step takes seconds at most, so a longer silence is a hang.
+    """
 
     async def __init__(self, args: ApplicationArgs) -> None:
         self._replica = ray_adapter.replica_id().unique_id
@@ -60,7 +66,7 @@ class EngineReplica:
         logger.info("engine %s listens on %s:%d", self._replica, self._host, self._server.port)
 
     def load(self, args: ApplicationArgs) -> "LoadedEngine":
-        """Reads the model; blocks for seconds to minutes. Raises ``StartupError``."""
+        """Read the model. Block for seconds to minutes. Raise ``StartupError``."""
         from octavo_engine.startup.loading import load_engine
 
         return load_engine(
@@ -91,10 +97,10 @@ class EngineReplica:
         return {autoscaling.SHARE: share}
 
     async def wake(self) -> None:
-        """Does nothing: that a gateway's call waits for a replica is what makes Serve start one."""
+        """Do nothing. Serve starts a replica because a gateway's call waits for one."""
 
     async def check_health(self) -> None:
-        """Raises ``EngineStalled``: this loop answers while the engine's own thread may hang."""
+        """Raise ``EngineStalled`` if the engine's thread hangs. This event loop still answers then."""
         age = self._server.heartbeat_age_s()
         if age > self.heartbeat_limit_s:
             raise EngineStalled(
@@ -109,7 +115,7 @@ class EngineReplica:
             logger.info("engine %s took up %s", self._replica, config.settings)
 
     async def __del__(self) -> None:
-        """Serve sees none of this replica's streams: wait for them here."""
+        """Wait for this replica's streams, because Serve knows none of them."""
         if not hasattr(self, "_server"):
             return
         if not await self._server.drain(self._config.drain_seconds):

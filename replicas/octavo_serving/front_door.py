@@ -1,7 +1,7 @@
-"""Who has the application's ports on a node.
+"""The application's ports on a node.
 
-One gateway of a node listens on them. Another one there stands by, reachable through Serve's proxy only, and takes the
-ports over as soon as they are free: when their holder drains in a rolling update, or dies.
+One gateway of a node listens on them. Another gateway there is a standby, reachable through Serve's proxy only. The
+standby takes the ports over as soon as they are free. That is when their holder drains in a rolling update, or dies.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _SAY_AGAIN_S = 60.0
 
 
 class FrontDoor:
-    """Opens a server's listeners once their ports are free."""
+    """Listeners of a server, opened once their ports are free."""
 
     def __init__(self, server: "GatewayServer", host: str, http_port: int, grpc_port: int, *, name: str) -> None:
         self._server = server
@@ -31,19 +31,19 @@ class FrontDoor:
         self._standby: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listens, or stands by until it can."""
+        """Listen, or stand by until the ports are free."""
         blocked = await self._try()
         if blocked is not None:
             logger.warning("%s stands by: %s", self._name, blocked)
             self._standby = asyncio.create_task(self._stand_by())
 
     def check(self) -> None:
-        """Raises what ended the wait for the ports, where anything but success did."""
+        """Raise the error that ended the wait for the ports, if any."""
         if self._standby is not None and self._standby.done() and not self._standby.cancelled():
             self._standby.result()
 
     async def close(self, timeout_s: float) -> bool:
-        """Closes the listeners at once, waits for running streams; returns whether all of them ended."""
+        """Close the listeners at once and wait for running streams. Return True if all of them ended."""
         if self._standby is not None:
             self._standby.cancel()
             await asyncio.wait([self._standby])

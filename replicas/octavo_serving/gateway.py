@@ -1,7 +1,7 @@
 """The ``Gateway`` deployment: the router and both front doors.
 
-The first door is the gateway's own HTTP and gRPC listeners; the second is Serve's proxy, for which the same ASGI
-application is this deployment's ingress. A gateway's process never loads torch.
+The first door is the gateway's own HTTP and gRPC listeners. The second is Serve's proxy. The same ASGI application is
+this deployment's ingress for that proxy. A gateway's process never loads torch.
 """
 
 import asyncio
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("octavo_serving.gateway")
 
 _MEET_TURNS, _MEET_TURN_S = 100, 0.03
-"""The doors open after 3 s at the latest, whether there is an engine or not."""
+"""Turns, and seconds of each, to wait for an engine. The doors open after 3 s at the latest, even without an engine."""
 
 
 class GatewayReplica:
-    """Tokenizes, routes and answers. Its replicas come from the registry that the engine handle's router fills."""
+    """Replica that tokenizes, routes and answers.
+
+    The router of the engine handle fills a registry. The gateway reads its engine replicas from that registry.
+    """
 
     async def __init__(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
         self._replica = ray_adapter.replica_id().unique_id
@@ -67,12 +70,12 @@ class GatewayReplica:
         self._doors.start()
 
     def _own_doors(self) -> list[str]:
-        """None while another gateway of this node has the ports."""
+        """Return this gateway's addresses. They are empty while another gateway of this node has the ports."""
         ports = (self._server.http_port, self._server.grpc_port)
         return [f"{scheme}://{self._host}:{port}" for scheme, port in zip(self._schemes, ports, strict=True) if port]
 
     async def _meet_engines(self) -> None:
-        """A gateway that takes over from another should know the engines before it is asked; none is no obstacle."""
+        """Wait until an engine is known, so that a gateway that takes over can answer at once. Continue without one."""
         for _ in range(_MEET_TURNS):
             if self._server.gateway.has_replica:
                 return
@@ -109,7 +112,7 @@ class GatewayReplica:
         return RouterSettings.read(config.settings, where="router")
 
     def _replicas_changed(self, running: tuple[Announcement, ...]) -> None:
-        """Called in the thread of Serve's router."""
+        """Schedule the update of the replicas. The thread of Serve's router calls this."""
         self._loop.call_soon_threadsafe(self._update_replicas, running)
 
     def _update_replicas(self, running: tuple[Announcement, ...]) -> None:
@@ -137,7 +140,10 @@ class GatewayReplica:
             logger.info("gateway %s took up %s", self._replica, config.settings)
 
     async def __del__(self) -> None:
-        """Serve waits for what came through its proxy; what came through the own listeners is waited for here."""
+        """Wait for requests of this gateway's own listeners.
+
+        Serve waits for the requests that came through its proxy.
+        """
         if not hasattr(self, "_door"):
             return
         await self._doors.close()

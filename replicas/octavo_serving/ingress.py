@@ -1,4 +1,4 @@
-"""The gateway's ASGI application as Serve wants it."""
+"""The gateway's ASGI application in the form that Serve requires."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -11,7 +11,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def without_lifespan(app: Application) -> Application:
-    """Answers Serve's lifespan messages itself: the replica, not Serve's proxy, starts and stops the gateway."""
+    """Return an application that answers Serve's lifespan messages.
+
+    The replica, not Serve's proxy, starts and stops the gateway.
+    """
 
     async def ingress(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -27,7 +30,10 @@ def without_lifespan(app: Application) -> Application:
 
 
 def with_doors(app: Application, doors: Callable[[], list[str]]) -> Application:
-    """Answers ``GET /doors``: where the application's gateways listen themselves. Behind Serve's proxy only."""
+    """Return an application that answers ``GET /doors`` with the addresses of the gateways' own listeners.
+
+    The path exists behind Serve's proxy only.
+    """
     from octavo_router.http.app import route_path
 
     async def ingress(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""A Ray of our own on this machine, for ``octavo up`` and for tests: private folder, token, processes; nothing shared.
+"""A private Ray on this machine, for ``octavo up`` and for tests. Its folder, token and processes are not shared.
 
-Ray's own servers listen on every interface whatever address they are given; the token in the private folder, which
-only this user can read, is what guards them.
+Ray's own servers listen on every interface, whatever address they are given. The token in the private folder protects
+them. Only this user can read it.
 """
 
 import logging
@@ -26,7 +26,10 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The private folder of one run. Short, because Ray puts unix sockets (107 characters at most) below it."""
+    """The private folder of one run.
+
+    Its path is short, because Ray puts unix sockets (107 characters at most) below it.
+    """
 
     path: Path
 
@@ -53,7 +56,7 @@ class RunFolder:
 
 
 class LocalRay:
-    """Starts Ray in this process and ends every process it started. One at a time in a process."""
+    """Ray of this process, with all processes that it started. One at a time in a process."""
 
     def __init__(self, folder: RunFolder, *, num_cpus: int, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -63,7 +66,7 @@ class LocalRay:
         self._spared: set[int] = set()
 
     def start(self) -> None:
-        """Raises ``StartupError``, also where this process is connected to a Ray already."""
+        """Start Ray. Raise ``StartupError``, also if this process is connected to a Ray already."""
         self._before = {name: os.environ.get(name) for name in (*self._environment, *_FOREIGN)}
         for name in _FOREIGN:
             os.environ.pop(name, None)
@@ -89,7 +92,7 @@ class LocalRay:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all processes started since ``start``, at once where they do not go by themselves. Idempotent."""
+        """End all processes started since ``start``; kill a process that does not end by itself. Idempotent."""
         import ray
 
         ray.shutdown()

@@ -1,7 +1,7 @@
-"""Where a replica's logs go: into Serve's own file of the replica, and as JSON lines to where the pod's are collected.
+"""A replica's logs, in Serve's own file of the replica, and as JSON lines in the pod's log.
 
-Ray sends what its workers print into files of its session's folder, and Serve in its fast mode prints nothing at all;
-so a pod says ``OCTAVO_LOG_STREAM=container``, and replicas write to its container's standard output.
+Ray sends the output of its workers into files of its session's folder. Serve in its fast mode prints nothing at all. So
+a pod sets ``OCTAVO_LOG_STREAM=container``, and replicas write to its container's standard output.
 """
 
 import json
@@ -20,11 +20,14 @@ from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
 
 _SERVE = "ray.serve"
 _WAITING_LINES = 10_000
-"""More lines than these are dropped where nobody takes them: a replica never waits for who collects its logs."""
+"""Maximum lines that wait for the log's reader.
+
+Further lines are dropped, because a replica never waits for the reader.
+"""
 
 
 class JsonLines(logging.Formatter):
-    """One line for each record: time (UTC), level, logger, message, what ``labels`` say, request and traceback."""
+    """One line for each record: time (UTC), level, logger, message, the ``labels``, request and traceback."""
 
     converter = time.gmtime
 
@@ -48,7 +51,7 @@ class JsonLines(logging.Formatter):
 
 
 class _Lines(logging.handlers.QueueHandler):
-    """Formats where the record is made, writes in a thread."""
+    """Handler that formats in the thread of the record. Another thread writes."""
 
     def prepare(self, record: logging.LogRecord) -> str:  # type: ignore[override]
         return self.format(record)
@@ -65,7 +68,7 @@ class _Writer(logging.handlers.QueueListener):
 
 @contextmanager
 def replica_logs(packages: tuple[str, ...], application: str, deployment: str, replica: str) -> Iterator[None]:
-    """Sets the logs of a replica up, and logs what its constructor, which this surrounds, cannot do."""
+    """Configure the logs of a replica. Log the errors of its constructor, which this context surrounds."""
     _log_with_serve(packages)
     if path := os.environ.get(LOG_VARIABLE):
         log_to_stream(path, packages, application=application, deployment=deployment, replica=replica)
@@ -81,7 +84,7 @@ def replica_logs(packages: tuple[str, ...], application: str, deployment: str, r
 
 
 def container_output(proc: Path = Path("/proc")) -> str:
-    """Returns the standard output of the container's first process: the one that has no parent in here."""
+    """Return the standard output of the container's first process, the process without a parent in the container."""
     pid = os.getpid()
     while parent := _parent(proc, pid):
         pid = parent
@@ -94,7 +97,7 @@ def _parent(proc: Path, pid: int) -> int:
 
 
 def _log_with_serve(packages: tuple[str, ...]) -> None:
-    """Writes these packages' logs into the replica's own log file, beside what Serve says of it."""
+    """Write these packages' logs into the replica's own log file, beside Serve's lines about it."""
     handlers = logging.getLogger(_SERVE).handlers
     for package in packages:
         logger = logging.getLogger(package)
@@ -105,7 +108,10 @@ def _log_with_serve(packages: tuple[str, ...]) -> None:
 
 
 def log_to_stream(path: str, packages: tuple[str, ...], **labels: str) -> None:
-    """Writes these packages' logs, and the warnings of all others, to ``path``; says so in the log where it cannot."""
+    """Write these packages' logs, and the warnings of all others, to ``path``.
+
+    Log a warning if ``path`` cannot be opened.
+    """
     try:
         path = container_output() if path == CONTAINER_LOG else path
         stream = open(path, "a", buffering=1)  # noqa: SIM115 - open as long as the process lives

@@ -1,8 +1,8 @@
-"""Which engines a gateway should know, given what Serve announces.
+"""Engines that a gateway should know, by Serve's announcements.
 
-Serve leaves a replica out of its announcements while it reconfigures it, for a tenth of a second or so, and takes it in
-again. A replica that really goes says so itself (its load is ``draining``, or its stream ends) before Serve does, so a
-gateway loses nothing by believing Serve's omissions a little later.
+Serve leaves a replica out of its announcements while it reconfigures it, for about a tenth of a second. Then Serve
+announces it again. A replica that really ends reports that itself before Serve does: its load is ``draining``, or its
+stream ends. So a gateway loses nothing if it applies Serve's omissions a little later.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ Address = TypeVar("Address")
 
 
 class Membership(Generic[Address]):
-    """Calls ``apply`` with all known addresses at every change; belongs to the event loop ``loop``."""
+    """Known addresses. It calls ``apply`` with all of them at every change, and belongs to the event loop ``loop``."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Membership(Generic[Address]):
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     def announce(self, running: Mapping[str, Address]) -> None:
-        """Takes in new replicas at once; forgets those that stay left out for ``forget_s`` seconds."""
+        """Add new replicas at once. Forget a replica once it was missing for ``forget_s`` seconds."""
         for name in running.keys() & self._leaving.keys():
             self._leaving.pop(name).cancel()
         for name in self._known.keys() - running.keys() - self._leaving.keys():

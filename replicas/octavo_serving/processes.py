@@ -1,4 +1,4 @@
-"""Ends exactly the processes that this one started, and theirs: by parentage, never by name."""
+"""End of exactly the processes that this one and its children started: by parentage, never by name."""
 
 import ctypes
 import os
@@ -12,12 +12,12 @@ _POLL_S = 0.02
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent dies, so that none is lost sight of."""
+    """Make this process the parent of every descendant whose own parent dies, so that no descendant is lost."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> set[int]:
-    """Returns the process ids of children, grandchildren and so on, zombies left out."""
+    """Return the process ids of children, grandchildren and so on, except zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _stat(entry)):
@@ -34,9 +34,10 @@ def descendants(pid: int) -> set[int]:
 
 
 def end_descendants(*, spare: Iterable[int] = (), grace_s: float = 3.0) -> set[int]:
-    """SIGTERM, ``grace_s`` seconds, SIGKILL; returns what was alive at the start. Call ``adopt_orphans`` first.
+    """Send SIGTERM, wait ``grace_s`` seconds, send SIGKILL. Return the processes that were alive at the start.
 
-    Processes started meanwhile are ended too. Those in ``spare`` are left alone, and so are their descendants.
+    Call ``adopt_orphans`` first. Processes that start during the call are ended too. Processes in ``spare`` and
+    their descendants are not ended.
     """
     spared = set(spare)
     alive = _wanted(spared)
@@ -69,7 +70,7 @@ def _signal(pids: Iterable[int], number: int) -> None:
 
 
 def _reap() -> None:
-    """Collects the exit of adopted processes, which nobody else waits for."""
+    """Collect the exit of adopted processes, for which no other code waits."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

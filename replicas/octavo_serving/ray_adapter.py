@@ -1,9 +1,11 @@
 """Every private or alpha name of Ray that this project uses, checked against ``ray==2.60.*``.
 
-``RequestRouter`` and late-bound ingress are alpha; ``DeploymentHandle._init``, a handle's report of its queue, the
-replica context's deployment configuration, the controller client, ``ray.init(_temp_dir=...)``, how it starts
-processes and takes SIGTERM for itself, Ray's cached configuration and token, and the key-value store of its head are
-private.
+``RequestRouter`` and late-bound ingress are alpha. These parts of Ray are private:
+
+- ``DeploymentHandle._init`` and a handle's report of its queue;
+- the replica context's deployment configuration and the controller client;
+- ``ray.init(_temp_dir=...)``, the start of Ray's processes, and its handler of SIGTERM;
+- Ray's cached configuration and token, and the key-value store of its head.
 """
 
 import logging
@@ -33,16 +35,17 @@ from octavo_api.errors import StartupError
 from octavo_serving import registry
 
 _NAMESPACE = "octavo"
-"""Of our keys in the store of Ray's head."""
+"""Namespace of this project's keys in the store of Ray's head."""
 
 _OBJECT_STORE_BYTES = 78_643_200
-"""Ray's minimum: no token and no weight goes through its object store."""
+"""Bytes of Ray's object store: Ray's minimum, because no token and no weight passes through it."""
 
 
 class MirrorRouter(RequestRouter):
-    """Copies what Serve says of a deployment's replicas into ``REGISTRY``. No request goes through it.
+    """Router that copies Serve's announcements of a deployment's replicas into ``REGISTRY``. It routes no request.
 
-    Serve pickles this class by value: the registry is named through its module, or it would be copied too.
+    Serve pickles this class by value. The class names the registry through its module; otherwise Serve would copy
+    the registry too.
     """
 
     async def choose_replicas(
@@ -65,17 +68,18 @@ def mirror_router_config() -> RequestRouterConfig:
 
 
 def mirror(handle: DeploymentHandle[Any]) -> str:
-    """Starts the handle's router, which otherwise waits for a first request; returns the key in ``REGISTRY``."""
+    """Start the handle's router, which otherwise waits for a first request. Return the key in ``REGISTRY``."""
     if not handle.is_initialized:
         handle._init()
     return deployment_key(handle.app_name, handle.deployment_name)
 
 
 async def call_for_replica(handle: DeploymentHandle[Any]) -> None:
-    """Calls ``wake`` of the deployment and returns when a replica has answered. Cancel it to take the call back.
+    """Call ``wake`` of the deployment and return after a replica has answered. Cancel it to withdraw the call.
 
-    Serve starts a first replica where its controller hears of a waiting call. A handle reports the averages of its
-    recent past, every ten seconds: without forgetting it, a call would be heard late, and an answered one too long.
+    Serve starts a first replica after its controller receives a report of a waiting call. A handle reports the
+    averages of its recent past, every ten seconds. So this function deletes that past. Otherwise Serve would notice
+    a call late and would count an answered call too long.
     """
     metrics = handle._router._asyncio_router._metrics_manager
     metrics.metrics_store.data.pop(QUEUED_REQUESTS_KEY, None)
@@ -89,12 +93,12 @@ async def call_for_replica(handle: DeploymentHandle[Any]) -> None:
 
 
 def start_ray(num_cpus: int, folder: Path) -> None:
-    """Starts a Ray of its own in ``folder`` and connects this process to it, whatever else runs on the machine.
+    """Start a separate Ray in ``folder`` and connect this process to it, whatever else runs on the machine.
 
-    Raises ``StartupError``.
+    Raise ``StartupError``.
     """
-    # Ray read the environment when it was imported; what was set since (RAY_AUTH_MODE) counts from here. The token it
-    # keeps from its first use on, also into a second Ray, which has another one.
+    # Ray read the environment when it was imported. Variables set since then (RAY_AUTH_MODE) count from here. Ray keeps
+    # its token from the first use on, also for a second Ray, which has another token.
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
     try:
@@ -115,10 +119,10 @@ def start_ray(num_cpus: int, folder: Path) -> None:
 
 @contextmanager
 def _signals_left_to_us() -> Iterator[None]:
-    """Keeps Ray from putting handlers of SIGTERM in place, and its processes out of this one's process group.
+    """Prevent Ray from setting handlers of SIGTERM, and keep its processes out of this one's process group.
 
-    A signal to the whole group, as a terminal or a supervisor sends it, would end Ray under a process that still
-    drains; while Ray starts, it would wait half a minute for a process that is gone.
+    A terminal or a supervisor sends a signal to the whole group. Such a signal would end Ray while this process
+    still drains. If it came while Ray starts, Ray would wait half a minute for a process that is gone.
     """
 
     before = services.ConsolePopen, utils.set_sigterm_handler
@@ -131,11 +135,11 @@ def _signals_left_to_us() -> Iterator[None]:
 
 
 def _keep_handler(handler: object) -> None:
-    """Stands in for Ray's ``set_sigterm_handler``."""
+    """Replacement for Ray's ``set_sigterm_handler`` that does nothing."""
 
 
 def kept(key: str, value: str) -> str:
-    """Returns what stands under ``key`` in Ray's own store; that is ``value`` where nothing stood there before."""
+    """Return the value under ``key`` in Ray's own store. If there was none, store and return ``value``."""
     internal_kv._internal_kv_put(key, value, overwrite=False, namespace=_NAMESPACE)
     stored = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
     if stored is None:
@@ -144,7 +148,7 @@ def kept(key: str, value: str) -> str:
 
 
 class Store:
-    """A folder of Ray's own store. Blocks for a moment; raises ``RayError`` where the head is out of reach."""
+    """A folder of Ray's own store. Calls block for a moment and raise ``RayError`` if the head is out of reach."""
 
     def __init__(self, folder: str) -> None:
         self._folder = f"{folder}/"
@@ -173,40 +177,40 @@ def application_name() -> str:
 
 
 def initial_user_config() -> dict[str, Any]:
-    """Returns the ``user_config`` that ``reconfigure`` gets after the constructor, already inside the constructor."""
+    """Return the ``user_config`` that ``reconfigure`` gets after the constructor, already inside the constructor."""
     return dict(serve.get_replica_context()._deployment_config.user_config or {})
 
 
 class Controller:
-    """What the dashboard's REST interface offers, without a dashboard."""
+    """Functions of the dashboard's REST interface, without a dashboard."""
 
     UNREACHABLE = (RayError, RayServeException)
-    """Raised by every call while Serve's controller is being restarted."""
+    """Errors of every call while Serve's controller restarts."""
     REFUSED = (ValidationError, RayTaskError)
-    """Raised by ``put``: Serve does not take the configuration. To be caught before ``UNREACHABLE``."""
+    """Errors of ``put`` if Serve rejects the configuration. Catch them before ``UNREACHABLE``."""
 
     def __init__(self, client: ServeControllerClient) -> None:
         self._client = client
 
     @classmethod
     def start(cls, *, proxy_location: str, http_host: str = "127.0.0.1", http_port: int = 8000) -> "Controller":
-        """Starts Serve on the Ray that this process is connected to."""
+        """Start Serve on the Ray that this process is connected to."""
         http = {"host": http_host, "port": http_port}
         return cls(serve_start(proxy_location=proxy_location, http_options=http))
 
     def put(self, config: Mapping[str, Any]) -> None:
-        """Makes ``config`` all that is declared, as ``PUT /api/serve/applications/`` does; returns before it runs.
+        """Declare ``config`` as the whole configuration, as ``PUT /api/serve/applications/`` does.
 
-        Raises ``REFUSED`` where it is wrong.
+        Return before the configuration takes effect. Raise ``REFUSED`` if the configuration is wrong.
         """
         self._client.deploy_apps(ServeDeploySchema.model_validate(config))
 
     def apply(self, applications: list[dict[str, Any]]) -> None:
-        """Makes ``applications`` all there is."""
+        """Declare ``applications`` as all applications."""
         self.put({"applications": applications})
 
     def details(self) -> dict[str, Any]:
-        """Returns what ``GET /api/serve/applications/`` answers."""
+        """Return the answer of ``GET /api/serve/applications/``."""
         return self._client.get_serve_details()
 
     def version(self) -> str:

@@ -1,7 +1,7 @@
 """The running replicas of each deployment as Serve last announced them, in this process.
 
-Serve pickles request routers by value, so a router's own module globals are a private copy; this module is imported by
-name, which makes its one ``REGISTRY`` the same object for the routers of a process and for the gateway in it.
+Serve pickles request routers by value, so a router's own module globals are a private copy. This module is imported by
+name. So the routers of a process and the gateway in it have the same ``REGISTRY``.
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One running replica; ``metadata`` is what its ``record_replica_metadata`` returned when it became ready."""
+    """One running replica. ``metadata`` is the result of its ``record_replica_metadata`` when it became ready."""
 
     replica: str
     metadata: Mapping[str, Any]
@@ -22,7 +22,7 @@ Listener = Callable[[tuple[Announcement, ...]], None]
 
 
 class Registry:
-    """Thread-safe: routers publish from their own thread, listeners are called there."""
+    """Thread-safe registry. Routers publish from their own thread and call the listeners there."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Registry:
             listener(running)
 
     def subscribe(self, deployment: str, listener: Listener) -> None:
-        """Calls ``listener`` with what is known now, then at every change."""
+        """Call ``listener`` with the replicas known now, then at every change."""
         with self._lock:
             self._listeners.setdefault(deployment, []).append(listener)
             running = self._running.get(deployment)

@@ -1,4 +1,4 @@
-"""Secrets never stand in Serve's configuration, status or logs."""
+"""Secrets, which are never in Serve's configuration, status or logs."""
 
 import os
 import secrets
@@ -8,14 +8,14 @@ from octavo_serving import ray_adapter
 
 
 def create_secret(path: Path) -> None:
-    """Writes a new random secret that only this user can read."""
+    """Write a new random secret that only this user can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
 
 
 def engine_secret(application: str) -> str:
-    """Returns what the application's engines ask its gateways for; whoever comes first draws it. Blocks for a moment.
+    """Return the secret that the application's engines require of its gateways. Block for a moment.
 
-    It stands in Ray's own store: who has Ray's token has it, and nobody else.
+    The first caller draws it. The secret is in Ray's own store, so only a client with Ray's token can read it.
     """
     return ray_adapter.kept(f"engine-secret/{application}", secrets.token_hex(32))

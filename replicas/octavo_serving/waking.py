@@ -1,4 +1,4 @@
-"""Makes a first engine come while requests wait for one."""
+"""Start of a first engine while requests wait for one."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ PAUSE_S = 0.5
 
 
 class Waker:
-    """Has one call under way as long as an engine is wanted, however many requests wait.
+    """Holder of one call while an engine is required, however many requests wait.
 
-    Serve counts a call that waits for a replica, and starts one. A call that was answered has met a replica that takes
-    no requests yet, or no more (the last one, which drains): the next follows.
+    Serve counts a call that waits for a replica, and starts a replica. An answered call has met a replica that
+    takes no requests yet, or the last one, which drains and takes no more. So the next call follows.
     """
 
     def __init__(self, call: Callable[[], Awaitable[None]], *, pause_s: float = PAUSE_S) -> None:
@@ -34,7 +34,7 @@ class Waker:
 
     async def _keep_calling(self) -> None:
         logger.info("requests wait for a first engine")
-        # Asked, as a call that ends by itself while it is taken back hides that it was.
+        # This check is needed: a call that ends by itself during its cancellation hides the cancellation.
         while self._calling is asyncio.current_task():
             try:
                 await self._call()

@@ -26,7 +26,7 @@ from octavo_text import ModelText
 
 
 def parse_replica(text: str) -> ReplicaAddress:
-    """Reads ``NAME=HOST:PORT``; raises ``ConfigurationError``."""
+    """Read ``NAME=HOST:PORT``. Raise ``ConfigurationError``."""
     name, _, address = text.partition("=")
     host, _, port = address.rpartition(":")
     if not (name and host and port.isdecimal() and 0 < int(port) < 65536):
@@ -35,7 +35,7 @@ def parse_replica(text: str) -> ReplicaAddress:
 
 
 def parse_replicas(texts: Sequence[str]) -> list[ReplicaAddress]:
-    """Reads each; raises ``ConfigurationError``, also where two have one name."""
+    """Read each replica. Raise ``ConfigurationError``, also if two replicas have the same name."""
     replicas = [parse_replica(text) for text in texts]
     counts = Counter(replica.name for replica in replicas)
     if twice := [name for name, count in counts.items() if count > 1]:
@@ -44,14 +44,14 @@ def parse_replicas(texts: Sequence[str]) -> list[ReplicaAddress]:
 
 
 def parse_port(text: str) -> int:
-    """Reads a port to listen on; for argparse."""
+    """Read a port to listen on, for argparse."""
     if not (text.isdecimal() and int(text) < 65536):
         raise argparse.ArgumentTypeError(f"got {text!r}, allowed: 0 to 65535")
     return int(text)
 
 
 def parse_settings(pairs: Sequence[str]) -> RouterSettings:
-    """Reads ``key=value`` pairs; raises ``ConfigurationError``."""
+    """Read ``key=value`` pairs. Raise ``ConfigurationError``."""
     values = read_assignments(pairs)
     return RouterSettings.read({name.removeprefix("router."): value for name, value in values.items()}, where="router")
 
@@ -84,7 +84,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 
 async def _terminated() -> None:
-    """Returns at SIGTERM or SIGINT; the next one ends the process as usual."""
+    """Wait for SIGTERM or SIGINT. The next signal ends the process as usual."""
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

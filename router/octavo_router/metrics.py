@@ -1,7 +1,7 @@
-"""All that Prometheus sees of a gateway, and of the replicas through it; ``docs/reference/metrics.md`` is made here.
+"""All metrics of a gateway, and of the replicas through it. This module makes ``docs/reference/metrics.md``.
 
-Names are vLLM's with another prefix where the meaning is the same. Engines send totals over their streams; a replica's
-series end when the replica is taken away. One registry for each gateway, none of the process.
+Names are vLLM's with another prefix if the meaning is the same. Engines send totals over their streams. A replica's
+series end when the replica is removed. Each gateway has one registry. The process has none.
 """
 
 import bisect
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One family. Counters are named without the ``_total`` that they show."""
+    """One family. Counters are named here without the ``_total`` of their published names."""
 
     name: str
     kind: Kind
@@ -112,7 +112,7 @@ _REPLICA = ("replica",)
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """A family that is read from a replica's load."""
+    """A family whose values come from a replica's load."""
 
     spec: Spec
     read: Callable[[replica_pb2.Load], float]
@@ -172,7 +172,7 @@ RESYNCS = Spec(
 
 
 class Metrics:
-    """Counts for both front ends and for the router; all calls are cheap and on the event loop."""
+    """Counters for both front ends and for the router. All calls are cheap and on the event loop."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -256,7 +256,10 @@ def _make(spec: Spec, registry: CollectorRegistry) -> Counter | Gauge | Histogra
 
 
 class _FastHistogram(Collector):
-    """A histogram for what is observed at every token: a tenth of the library's cost, because one loop alone writes."""
+    """Histogram for an event at every token.
+
+    It costs a tenth of the library's, because only one event loop writes it.
+    """
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -286,7 +289,7 @@ class _Replica:
 
 
 class _ReplicaCollector(Collector):
-    """What replicas said last."""
+    """The last reports of the replicas."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
@@ -338,7 +341,7 @@ def all_specs() -> Iterable[Spec]:
 
 
 def reference_page() -> str:
-    """Returns ``docs/reference/metrics.md``."""
+    """Return ``docs/reference/metrics.md``."""
     lines = [
         "# Metrics",
         "",

@@ -17,15 +17,15 @@ from octavo_router.rpc.server import RpcServer
 from octavo_text import ModelText
 
 RENEW_S = 2.0
-"""How often the certificate's files are looked at."""
+"""Seconds between two checks of the certificate's files."""
 
 
 class GatewayServer:
-    """One gateway: an HTTP and a gRPC listener over one pool, which stays its owner's to close.
+    """One gateway: an HTTP and a gRPC listener over one pool. The owner of the pool closes it.
 
-    ``app`` is the ASGI application, also for servers that mount it under a ``root_path``. ``metrics`` is what the pool
-    was given as its observer, so that ``/metrics`` has the router's families. With a ``certificate`` both listeners
-    speak TLS only.
+    ``app`` is the ASGI application, also for servers that mount it under a ``root_path``. The pool must have
+    ``metrics`` as its observer, so that ``/metrics`` has the router's families. With a ``certificate`` both
+    listeners accept TLS only.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class GatewayServer:
         return self.gateway.active_requests
 
     async def start(self, http_host: str, http_port: int, grpc_host: str, grpc_port: int) -> None:
-        """Listens; port 0 takes a free one. Raises ``PortInUse`` and leaves nothing behind."""
+        """Listen. Port 0 takes a free one. Raise ``PortInUse`` and leave no listener open."""
         listener = bind("HTTP", http_host, http_port)
         rpc = RpcServer(self.gateway, self._keys, self.metrics, self._certificate)
         try:
@@ -79,9 +79,9 @@ class GatewayServer:
             self._renewing = asyncio.create_task(self._renew(self._certificate), name="certificate")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Takes no new connections and requests, lets running ones end; returns whether they all did in time.
+        """Take no new connections and requests, and wait for running ones. Return True if all of them ended in time.
 
-        From the first moment ``/ready`` and gRPC health say no.
+        ``/ready`` and gRPC health fail from the first moment.
         """
         parts: list[Awaitable[bool]] = [self.gateway.drain(timeout_s)]
         if self._http is not None:
@@ -91,7 +91,7 @@ class GatewayServer:
         return all(await asyncio.gather(*parts))
 
     async def stop(self) -> None:
-        """Ends now; what still runs is aborted in the engines."""
+        """End now. Requests that still run are aborted in the engines."""
         self.gateway.draining = True
         if self._renewing is not None:
             self._renewing.cancel()
@@ -108,6 +108,6 @@ class GatewayServer:
                 self.metrics.secret_reload("tls", taken_up)
 
     def reconfigure(self, settings: RouterSettings, *, served_name: str | None = None) -> None:
-        """Holds for requests that come later. The pool has a ``reconfigure`` of its own."""
+        """Apply settings to later requests. The pool has a ``reconfigure`` of its own."""
         self.gateway.settings = settings
         self.gateway.served_name = served_name or self.gateway.served_name

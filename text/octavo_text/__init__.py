@@ -1,4 +1,7 @@
-"""Text to tokens and back: tokenizer, chat template, detokenizer, stop strings. No torch, no transformers."""
+"""Conversion of text to tokens and back: tokenizer, chat template, detokenizer, stop strings.
+
+No torch, no transformers.
+"""
 
 from octavo_text.detokenizer import Detokenizer
 from octavo_text.model_text import ModelText

@@ -1,7 +1,7 @@
 """A conversation as one text, by the model's own Jinja template.
 
-The environment is the one that ``transformers`` gives to templates, so that the same template renders the same text.
-Templates come with a model and are not trusted: they run in a sandbox and see plain data only.
+The environment is the same as in ``transformers``, so that the same template renders the same text. Templates come with
+a model and are not trusted. They run in a sandbox and see plain data only.
 """
 
 import json
@@ -27,9 +27,9 @@ _PROBE = "octavo-probe"
 class ChatTemplate:
     """The templates of one model.
 
-    ``sources`` maps names to Jinja text: ``default``, and ``tool_use`` where the model has one for requests with tools.
-    ``special_tokens`` (``bos_token``, ``eos_token``, …) are what templates may write. Raises ``ModelError`` where a
-    template does not compile.
+    ``sources`` maps names to Jinja text: ``default``, and ``tool_use`` if the model has one for requests with
+    tools. ``special_tokens`` (``bos_token``, ``eos_token``, …) are the variables that templates may write. Raise
+    ``ModelError`` if a template does not compile.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Raises ``InvalidRequest`` where a message has not the shape of one, or the template refuses them."""
+        """Return the text of a conversation.
+
+        Raise ``InvalidRequest`` if a message has a wrong shape, or if the template rejects the messages.
+        """
         kwargs = dict(template_kwargs or {})
         for name in _RESERVED:
             if name in kwargs:
@@ -76,8 +79,8 @@ class ChatTemplate:
         try:
             return template.render({**variables, "messages": chat, "add_generation_prompt": add_generation_prompt})
         except Exception as error:
-            # Whatever a template raises, from its own raise_exception to a TypeError on a field that it does not
-            # expect, it raises at these messages.
+            # These messages cause every error of a template, from its own raise_exception to a TypeError on an
+            # unexpected field.
             reason = str(error) or type(error).__name__
             raise InvalidRequest(
                 f"messages: the model's chat template refuses them: {reason}", param="messages"
@@ -89,14 +92,14 @@ class ChatTemplate:
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise InvalidRequest.field(f"{where}.role", role, "a string")
-        # Clients send null for what they do not use; many templates would write "None".
+        # Clients send null for unused fields; many templates would write "None".
         given = {key: value for key, value in message.items() if value is not None}
         if "content" in given:
             given["content"] = self._content(given["content"], f"{where}.content")
         return given
 
     def _content(self, content: object, where: str) -> str | list[dict[str, str]]:
-        """Returns content in the form that the template takes; parts become lines where it takes strings only."""
+        """Return content in the form that the template takes. Parts become lines if it takes strings only."""
         if isinstance(content, str):
             return content if self._takes_text or not self._takes_parts else [_part(content)]
         if not isinstance(content, list):
@@ -150,7 +153,7 @@ def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what the assistant wrote, for training; here its body is just rendered."""
+    """Tag ``{% generation %}``, which marks the assistant's text for training. Here its body is only rendered."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -161,7 +164,10 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """Refuses names that start with an underscore, through which a template could reach Python's internals."""
+    """Namespace that rejects names with a leading underscore.
+
+    A template could reach Python's internals through them.
+    """
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         for name in dict(*args[1:], **kwargs):
@@ -185,7 +191,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes for HTML."""
+    """Format JSON without the escapes for HTML of Jinja's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

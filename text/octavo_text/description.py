@@ -1,4 +1,4 @@
-"""What a model's files say about its text: tokenizer, marks, chat templates, limits, sampling defaults."""
+"""Text properties from a model's files: tokenizer, marks, chat templates, limits, sampling defaults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ _SAMPLED = ("temperature", "top_k", "top_p", "min_p")
 
 @dataclass(frozen=True, slots=True)
 class TextDescription:
-    """``vocab_size`` is the number of rows of the model's embedding, ``special_tokens`` the names and texts that chat
-    templates may use, ``chat_templates`` Jinja sources by name (empty: the model has none).
+    """Text properties of one model. ``vocab_size`` is the number of rows of the model's embedding.
+
+    ``special_tokens`` are the names and texts that chat templates may use. ``chat_templates`` are Jinja sources by
+    name, empty if the model has none.
     """
 
     tokenizer: Tokenizer
@@ -31,7 +33,7 @@ class TextDescription:
 
 
 def read_tokenizer(read: Callable[[], Tokenizer], source: object) -> Tokenizer:
-    """Returns what ``read`` returns, to encode any length; raises ``ModelError`` that names ``source``."""
+    """Return the tokenizer of ``read``, set to encode any length. Raise ``ModelError`` that names ``source``."""
     try:
         tokenizer = read()
     except ModelError:
@@ -44,10 +46,10 @@ def read_tokenizer(read: Callable[[], Tokenizer], source: object) -> Tokenizer:
 
 
 def sampling_defaults(values: Mapping[str, Any], source: object) -> SamplingDefaults:
-    """Returns what a request samples by where it does not say, as vLLM's ``generation_config: auto`` does.
+    """Return the sampling parameters for requests without their own, as vLLM's ``generation_config: auto`` does.
 
-    ``do_sample: false`` leaves only the repetition penalty, which greedy decoding has too. Raises ``ModelError`` for a
-    value that no request could have.
+    ``do_sample: false`` leaves only the repetition penalty, which greedy decoding has too. Raise ``ModelError`` for
+    a value that no request could have.
     """
     names = ["repetition_penalty"] if values.get("do_sample") is False else [*_SAMPLED, "repetition_penalty"]
     defaults = {name: values[name] for name in names if values.get(name) is not None}

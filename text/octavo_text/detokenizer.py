@@ -1,4 +1,4 @@
-"""Tokens to text, as they come."""
+"""Conversion of tokens to text, as they come."""
 
 import codecs
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ _REPLACEMENT = "\ufffd"
 
 
 class Detokenizer:
-    """Turns one choice's tokens into deltas that never show half a character.
+    """Converter of one choice's tokens into deltas that never show half a character.
 
-    All deltas and the flush together are the text of the output after its prompt: a character that the prompt began and
-    the output ends belongs to the output, a character that stays broken in the prompt does not. Bytes that are not
-    UTF-8 become U+FFFD, those of an unfinished character at the very end on ``flush``.
+    All deltas and the flush together are the text of the output after its prompt. A character that the prompt began
+    and the output ends belongs to the output. A character that stays broken in the prompt does not. Bytes that are
+    not UTF-8 become U+FFFD. Bytes of an unfinished character at the very end become U+FFFD on ``flush``.
     """
 
     __slots__ = ("_decoder", "_drop", "_pieces")
@@ -24,8 +24,7 @@ class Detokenizer:
         self._pieces = vocabulary.visible if skip_special_tokens else vocabulary.pieces
         self._decoder = _UTF8("replace")
         self._decoder.decode(self._tail(prompt_ids))
-        # What the first text loses, if it starts with it: the prompt's broken character, or the space that a
-        # SentencePiece text starts with.
+        # The first text loses this start: the prompt's broken character, or the first space of a SentencePiece text.
         self._drop = ""
         if self._decoder.getstate()[0]:
             self._drop = _REPLACEMENT
@@ -33,12 +32,12 @@ class Detokenizer:
             self._drop = " "
 
     def push(self, ids: Sequence[int]) -> str:
-        """Returns the text that is certain now; empty while a character is unfinished."""
+        """Return the text that is certain now. It is empty while a character is unfinished."""
         pieces = self._pieces
         return self._shown(self._decoder.decode(b"".join([pieces[token] for token in ids])))
 
     def flush(self) -> str:
-        """Returns what is left at the end of the output."""
+        """Return the rest of the text at the end of the output."""
         return self._shown(self._decoder.decode(b"", final=True))
 
     def _shown(self, text: str) -> str:
@@ -48,7 +47,7 @@ class Detokenizer:
         return text
 
     def _tail(self, prompt_ids: Sequence[int]) -> bytes:
-        """Returns the prompt's last bytes, enough to hold any unfinished character."""
+        """Return the prompt's last bytes, enough to hold any unfinished character."""
         tail = b""
         for token in reversed(prompt_ids):
             tail = self._pieces[token] + tail

@@ -1,4 +1,4 @@
-"""Keeps converted tokenizers on disk, so that a vocabulary is converted once per machine and not once per start."""
+"""Cache of converted tokenizers on disk. A vocabulary is converted once per machine, not once per start."""
 
 import os
 import tempfile
@@ -7,21 +7,21 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-# A change of the conversion is a change of this number: older documents are then no longer found.
+# Increase this number after a change of the conversion, so that older documents are no longer found.
 _CONVERSION = 1
 
 
 def cache_folder() -> Path:
-    """Returns ``$XDG_CACHE_HOME/octavo/tokenizers``, by default ``~/.cache/octavo/tokenizers``."""
+    """Return ``$XDG_CACHE_HOME/octavo/tokenizers``, by default ``~/.cache/octavo/tokenizers``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.path.expanduser(base)) / "octavo" / "tokenizers"
 
 
 def cached_tokenizer(folder: Path, digest: str, convert: Callable[[], str]) -> Tokenizer:
-    """Returns the tokenizer kept under ``digest``, or converts and keeps its document.
+    """Return the tokenizer kept under ``digest``, or convert and keep its document.
 
-    A folder that cannot be read or written, or a damaged document in it, costs the conversion and nothing else.
-    Whatever ``tokenizers`` raises at a fresh document is passed on.
+    If a folder cannot be read or written, or its document is damaged, the only loss is the time of a conversion.
+    Errors of ``tokenizers`` for a fresh document are passed on.
     """
     path = folder / f"{digest}-{_CONVERSION}.json"
     try:
@@ -34,7 +34,7 @@ def cached_tokenizer(folder: Path, digest: str, convert: Callable[[], str]) -> T
 
 
 def _keep(path: Path, document: str) -> None:
-    """Writes a file beside ``path`` and renames it: who reads at the same time finds all of it or nothing."""
+    """Write a file beside ``path`` and rename it. A reader at the same time finds all of it or nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)

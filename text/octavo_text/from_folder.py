@@ -1,4 +1,4 @@
-"""Reads the text side of a folder in Hugging Face's layout."""
+"""Reader of the text side of a folder in Hugging Face's layout."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _Json = dict[str, Any]
 
 
 def describe_folder(folder: Path) -> TextDescription:
-    """Raises ``ModelError`` that names the file and what is wrong with it."""
+    """Read ``folder``. Raise ``ModelError`` that names the file and the problem."""
     config = _read(folder / "config.json")
     text_config = config.get("text_config", config)
     tokenizer_config = _read(folder / "special_tokens_map.json", {}) | _read(folder / "tokenizer_config.json", {})
@@ -55,7 +55,7 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns ``bos_token`` and its like, each written as a string or as an object with ``content``."""
+    """Return ``bos_token`` and similar tokens. Each is written as a string or as an object with ``content``."""
     texts = {}
     for name, value in tokenizer_config.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -85,7 +85,7 @@ def _ids(value: object) -> list[int]:
 
 
 def _chat_templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns the templates by name; a file ``chat_template.jinja`` goes before ``tokenizer_config.json``."""
+    """Return the templates by name. A file ``chat_template.jinja`` goes before ``tokenizer_config.json``."""
     try:
         return {"default": (folder / "chat_template.jinja").read_text(encoding="utf-8")}
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Reads the text side of a GGUF file."""
+"""Reader of the text side of a GGUF file."""
 
 import json
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ _SAMPLING = {
 
 
 def describe_gguf(path: Path, cache: Path) -> TextDescription:
-    """Reads ``path``, keeping the converted tokenizer in the folder ``cache``.
+    """Read ``path`` and keep the converted tokenizer in the folder ``cache``.
 
-    Raises ``ModelError`` that names the file and what is wrong with it.
+    Raise ``ModelError`` that names the file and the problem.
     """
     metadata = read_gguf_metadata(path)
     values = metadata.values

@@ -1,6 +1,6 @@
-"""Reads the metadata of a GGUF file: the key-value pairs that stand before the tensors.
+"""Reader of the metadata of a GGUF file: the key-value pairs before the tensors.
 
-The package ``gguf`` builds one numpy view per array element and takes seconds for a vocabulary; this takes
+The package ``gguf`` builds one numpy view per array element and takes seconds for a vocabulary. This module takes
 milliseconds and touches no tensor. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3,
 little-endian.
 """
@@ -39,14 +39,14 @@ _U64 = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class GgufMetadata:
-    """``digest`` is a hex digest of the metadata's bytes: same digest, same tokenizer."""
+    """Metadata of one file. ``digest`` is a hex digest of its bytes: the same digest means the same tokenizer."""
 
     values: Mapping[str, Any]
     digest: str
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:
-    """Raises ``ModelError`` that names the file and what is wrong with it."""
+    """Read the metadata. Raise ``ModelError`` that names the file and the problem."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).metadata()

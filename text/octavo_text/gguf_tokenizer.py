@@ -1,8 +1,8 @@
-"""Builds a ``tokenizer.json`` document from the metadata of a GGUF file. Pure: metadata in, document out.
+"""Builder of a ``tokenizer.json`` document from the metadata of a GGUF file. Pure: metadata in, document out.
 
-Two kinds of vocabulary: ``gpt2`` (byte-level BPE with merges) and ``llama`` (SentencePiece BPE, whose merges follow
-from the scores, with bytes for what no token covers). Tokens of the types *control* and *user-defined* are found in the
-text before anything else, as llama.cpp and SentencePiece do.
+There are two kinds of vocabulary. ``gpt2`` is byte-level BPE with merges. ``llama`` is SentencePiece BPE: its merges
+follow from the scores, and bytes replace text that no token covers. Tokens of the types *control* and *user-defined*
+are found in the text before all others, as in llama.cpp and SentencePiece.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class _TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """``tokens[i]`` is token ``i`` as the file spells it, ``types[i]`` its type."""
+    """Tokens and types: ``tokens[i]`` is token ``i`` in the file's spelling, ``types[i]`` its type."""
 
     tokens: Sequence[str]
     types: Sequence[int]
@@ -46,7 +46,7 @@ class _Vocabulary:
 
 
 def tokenizer_document(metadata: Mapping[str, Any]) -> Document:
-    """Raises ``ModelError`` that names the key, its value, and what is known."""
+    """Return the document. Raise ``ModelError`` that names the key, its value, and the known values."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind not in _KINDS:
         raise ModelError(f"tokenizer.ggml.model: got {kind!r}, allowed: {', '.join(_KINDS)}")
@@ -55,7 +55,7 @@ def tokenizer_document(metadata: Mapping[str, Any]) -> Document:
 
 
 def special_token(metadata: Mapping[str, Any], name: str) -> tuple[int, str] | None:
-    """Returns id and text of ``tokenizer.ggml.{name}_token_id``; None where the file names none."""
+    """Return id and text of ``tokenizer.ggml.{name}_token_id``, or None if the file has no such key."""
     key = f"tokenizer.ggml.{name}_token_id"
     if (index := metadata.get(key)) is None:
         return None
@@ -142,9 +142,9 @@ def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Docu
 
 
 def _merges_by_score(vocabulary: _Vocabulary, scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Returns every way to make a token of two, best score first.
+    """Return every way to make a token of two, best score first.
 
-    SentencePiece has no list of merges: it joins the pair whose result scores best.
+    SentencePiece has no list of merges. It joins the pair with the best score of the result.
     """
     mergeable = dict(vocabulary.of_type(_TokenType.NORMAL))
     ids = {token: index for index, token in mergeable.items()}
@@ -159,7 +159,7 @@ def _merges_by_score(vocabulary: _Vocabulary, scores: Sequence[float]) -> list[t
 
 
 def _frame(metadata: Mapping[str, Any], vocabulary: _Vocabulary, *, add_bos: bool) -> Document:
-    """Returns what both kinds have: tokens found before anything else, and what is put around a text."""
+    """Return the common parts of both kinds: tokens found before all others, and the marks around a text."""
     bos = special_token(metadata, "bos") if add_bos else None
     eos = special_token(metadata, "eos") if metadata.get("tokenizer.ggml.add_eos_token", False) else None
     return {
@@ -172,7 +172,7 @@ def _frame(metadata: Mapping[str, Any], vocabulary: _Vocabulary, *, add_bos: boo
 
 
 def _post_processor(bos: tuple[int, str] | None, eos: tuple[int, str] | None) -> Document:
-    """Returns the step that puts ``bos`` before and ``eos`` after a text, each as id and text."""
+    """Return the step that puts ``bos`` before and ``eos`` after a text, each as id and text."""
     single = [*_mark(bos), {"Sequence": {"id": "A", "type_id": 0}}, *_mark(eos)]
     pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
     tokens = {text: {"id": text, "ids": [index], "tokens": [text]} for index, text in filter(None, (bos, eos))}
@@ -184,8 +184,8 @@ def _mark(token: tuple[int, str] | None) -> list[Document]:
 
 
 def _added_tokens(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> list[Document]:
-    # Phi-3's published tokenizer swallows the space after its chat marks; the file does not say so, llama.cpp knows it
-    # by the model's name as well.
+    # Phi-3's published tokenizer removes the space after its chat marks. The file has no field for this, so llama.cpp
+    # recognizes it by the model's name as well.
     phi3 = metadata.get("general.architecture") == "phi3" and metadata.get("tokenizer.ggml.model") == "llama"
     special = {_TokenType.UNKNOWN, _TokenType.CONTROL}
     return [

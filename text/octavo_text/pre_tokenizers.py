@@ -1,8 +1,8 @@
-"""How each family of byte-level BPE vocabularies cuts text before merging, by GGUF's ``tokenizer.ggml.pre``.
+"""Cuts of text before merging, for each family of byte-level BPE vocabularies, by GGUF's ``tokenizer.ggml.pre``.
 
-A vocabulary cut the wrong way still encodes, only differently from how its model was trained, so an unknown name is an
-error and not a guess. The expressions and flags are those of each family's published ``tokenizer.json``; the names are
-those that llama.cpp's converter writes (``src/llama-vocab.cpp``).
+With a wrong cut a vocabulary still encodes, but differently from the training of its model. So an unknown name is an
+error and not a guess. The expressions and flags come from each family's published ``tokenizer.json``. The names are the
+ones of llama.cpp's converter (``src/llama-vocab.cpp``).
 """
 
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ _DIGITS = {"type": "Digits", "individual_digits": True}
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """``pattern`` cuts the text; None is GPT-2's, which ``tokenizers`` has built in.
+    """Rules of one family. ``pattern`` cuts the text. None is GPT-2's pattern, which ``tokenizers`` has built in.
 
     ``digits``: every digit is cut out first. ``nfc``: text is normalized first. ``ignore_merges``: a word that is a
-    token is taken whole, whatever the merges say. ``add_bos``: where the file does not say.
+    token is taken whole, whatever the merges are. ``add_bos``: the default if the file has no value.
     """
 
     pattern: str | None = None
@@ -46,7 +46,7 @@ class PreTokenizer:
     add_bos: bool = False
 
     def document(self) -> dict[str, Any]:
-        """Returns the ``pre_tokenizer`` of a ``tokenizer.json``."""
+        """Return the ``pre_tokenizer`` of a ``tokenizer.json``."""
         if self.pattern is None:
             return _sequence(_DIGITS, _BYTE_LEVEL) if self.digits else _BYTE_LEVEL
         split = {"type": "Split", "pattern": {"Regex": self.pattern}, "behavior": "Isolated", "invert": False}

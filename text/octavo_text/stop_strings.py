@@ -1,4 +1,4 @@
-"""Ends a text where a stop string completes, and holds back no more than what could still become one."""
+"""End of a text at a complete stop string. It holds back only the text that could still become one."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ MAX_STOP_CHARS = 1000
 
 
 def check_stops(stops: Sequence[str], *, param: str = "stop") -> tuple[str, ...]:
-    """Returns the stop strings of a request; raises ``InvalidRequest`` that names ``param``."""
+    """Return the stop strings of a request. Raise ``InvalidRequest`` that names ``param``."""
     if len(stops) > MAX_STOPS:
         raise InvalidRequest.field(param, len(stops), f"at most {MAX_STOPS} strings")
     for stop in stops:
@@ -21,11 +21,11 @@ def check_stops(stops: Sequence[str], *, param: str = "stop") -> tuple[str, ...]
 
 
 class StopStrings:
-    """Watches one choice's text for stop strings.
+    """Search for stop strings in one choice's text.
 
-    The stop string that completes first ends the text; of several that complete at the same character, the longest.
-    ``include`` leaves it in the text. A push costs time linear in its length, whatever the number of stop strings
-    (Aho and Corasick, "Efficient string matching", 1975).
+    The stop string that completes first ends the text. If several complete at the same character, the longest
+    counts. ``include`` leaves it in the text. A push costs time linear in its length, for any number of stop
+    strings (Aho and Corasick, "Efficient string matching", 1975).
     """
 
     __slots__ = ("_automaton", "_held", "_include", "_state", "matched")
@@ -36,7 +36,7 @@ class StopStrings:
         self._reset()
 
     def fork(self) -> Self:
-        """Returns a watcher of another choice of the same request, for nothing."""
+        """Return a watcher of another choice of the same request, at no cost."""
         other = object.__new__(type(self))
         other._automaton = self._automaton
         other._include = self._include
@@ -49,7 +49,7 @@ class StopStrings:
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
-        """Returns what is safe to show of all text so far and not yet shown; nothing once a stop string has matched."""
+        """Return the new text that is safe to show. Return an empty string after a stop string has matched."""
         if self.matched is not None:
             return ""
         automaton = self._automaton
@@ -64,7 +64,7 @@ class StopStrings:
         return whole[:certain]
 
     def flush(self) -> str:
-        """Returns what was held back and did not become a stop string."""
+        """Return the text that was held back and did not become a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -72,8 +72,8 @@ class StopStrings:
 class _Automaton:
     """All stop strings as one trie with failure links.
 
-    A state is the longest suffix of the text that starts a stop string: ``depth`` is its length, which is what must be
-    held back, ``ending`` the longest stop string that ends there.
+    A state is the longest suffix of the text that starts a stop string. ``depth`` is the length of that suffix,
+    which must be held back. ``ending`` is the longest stop string that ends there.
     """
 
     __slots__ = ("_children", "_failure", "depth", "ending")
@@ -88,7 +88,7 @@ class _Automaton:
         self._link()
 
     def run(self, state: int, text: str) -> tuple[int, int]:
-        """Reads ``text`` up to where a stop string completes; returns the state there and the characters read."""
+        """Read ``text`` until a stop string completes. Return the state there and the number of characters read."""
         children, failure, ending = self._children, self._failure, self.ending
         for position, character in enumerate(text):
             while (following := children[state].get(character)) is None and state:

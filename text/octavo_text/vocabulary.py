@@ -1,7 +1,7 @@
-"""What each token stands for in bytes.
+"""The bytes of each token.
 
-``tokenizers`` decodes a list of tokens to text, and its ``DecodeStream`` to deltas, but both work in text, where half a
-character has no place: deltas stall, lose the end, or fail ("Invalid prefix encountered"). In bytes it is simple: a
+``tokenizers`` decodes a list of tokens to text, and its ``DecodeStream`` to deltas. Both work in text, in which half a
+character has no place. So deltas stall, lose the end, or fail ("Invalid prefix encountered"). In bytes it is simple: a
 text is the concatenation of its tokens' bytes, read as UTF-8.
 """
 
@@ -18,10 +18,12 @@ from octavo_api.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """``pieces[i]`` are the bytes of token ``i``, ``visible[i]`` the same, or none where the token is special.
+    """Bytes of all tokens.
 
-    Both have ``size`` entries, rows of the model's embedding that no token uses being empty. ``strips_space`` says that
-    a text loses one space at its very start.
+    ``pieces[i]`` are those of token ``i``. ``visible[i]`` is the same, or empty for a special token.
+
+    Both have ``size`` entries. Rows of the model's embedding that no token uses are empty. ``strips_space`` is True
+    if a text loses one space at its very start.
     """
 
     pieces: Sequence[bytes]
@@ -34,7 +36,10 @@ class Vocabulary:
 
 
 def read_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
-    """Raises ``ModelError`` where the tokenizer decodes by anything but bytes, spaces and byte tokens."""
+    """Return the vocabulary.
+
+    Raise ``ModelError`` if the tokenizer decodes by anything but bytes, spaces and byte tokens.
+    """
     to_bytes, strips_space = _piece_reader(json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {})
     ids = tokenizer.get_vocab(with_added_tokens=True)
     pieces = [b""] * max(vocab_size, 1 + max(ids.values(), default=-1))
@@ -88,7 +93,7 @@ def _plain(token: str) -> bytes:
 
 
 def _byte_fallback(token: str) -> bytes:
-    """Reads ``<0x0A>`` as one byte, anything else as UTF-8."""
+    """Read ``<0x0A>`` as one byte, anything else as UTF-8."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         try:
             return bytes.fromhex(token[3:5])
@@ -98,9 +103,10 @@ def _byte_fallback(token: str) -> bytes:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Returns the byte that each character of a byte-level vocabulary stands for.
+    """Return the byte of each character of a byte-level vocabulary.
 
-    GPT-2's table: printable bytes of Latin-1 stand for themselves, the others for the characters from U+0100 on.
+    GPT-2's table: printable bytes of Latin-1 stand for themselves. The characters from U+0100 on stand for the
+    other bytes.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -111,7 +117,7 @@ _ALPHABET = byte_alphabet()
 
 
 def _byte_level(token: str) -> bytes:
-    """Reads a token in the byte alphabet; one that uses any other character (a mark like ``<｜end｜>``) as UTF-8."""
+    """Read a token in the byte alphabet. Read a token with other characters (a mark like ``<｜end｜>``) as UTF-8."""
     try:
         return bytes(map(_ALPHABET.__getitem__, token))
     except KeyError:

@@ -1,29 +1,32 @@
-"""Checks before addresses are handed to kernels, which believe what they are told. Each costs well under 1 µs."""
+"""Checks of tensors, which run before kernels get the addresses.
+
+The kernels themselves check nothing. Each check costs well under 1 µs.
+"""
 
 import torch
 from torch import Tensor
 
 
 def check_contiguous(name: str, tensor: Tensor) -> None:
-    """Raises ``ValueError`` where there are gaps."""
+    """Raise ``ValueError`` if the tensor has gaps."""
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: strides {tensor.stride()}, allowed: contiguous")
 
 
 def check_rows(name: str, tensor: Tensor) -> None:
-    """Raises ``ValueError`` where the items of a row do not lie side by side."""
+    """Raise ``ValueError`` if the items of a row do not lie side by side."""
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise ValueError(f"{name}: strides {tensor.stride()}, allowed: 1 in the last dimension")
 
 
 def check_weight(weight: Tensor, x: Tensor) -> None:
-    """Raises ``ValueError`` unless ``weight`` is one row of ``x``."""
+    """Raise ``ValueError`` unless ``weight`` is one row of ``x``."""
     if weight.dtype != x.dtype or weight.shape != x.shape[-1:] or not weight.is_contiguous():
         raise ValueError(f"weight: {weight.dtype} {tuple(weight.shape)}, allowed: {x.dtype} {tuple(x.shape[-1:])}")
 
 
 def check_heads(name: str, heads: Tensor, kv_layer: Tensor) -> None:
-    """Raises ``ValueError`` unless ``heads [T, heads, D]`` has whole rows of the cache's type and head size."""
+    """Raise ``ValueError`` unless ``heads [T, heads, D]`` has whole rows of the cache's type and head size."""
     head_dim = kv_layer.shape[-1]
     if heads.dtype != kv_layer.dtype or heads.shape[-1] != head_dim or heads.stride()[1:] != (head_dim, 1):
         raise ValueError(
@@ -33,7 +36,7 @@ def check_heads(name: str, heads: Tensor, kv_layer: Tensor) -> None:
 
 
 def check_cache(kv_layer: Tensor) -> None:
-    """Raises ``ValueError`` unless a block of the layer ``[blocks, 2, G, block_size, D]`` lies in one piece."""
+    """Raise ``ValueError`` unless a block of the layer ``[blocks, 2, G, block_size, D]`` lies in one piece."""
     _, _, kv_heads, block_size, head_dim = kv_layer.shape
     plane = block_size * head_dim
     if kv_layer.stride()[1:] != (kv_heads * plane, plane, head_dim, 1):
@@ -41,7 +44,7 @@ def check_cache(kv_layer: Tensor) -> None:
 
 
 def check_ids(name: str, ids: Tensor, limit: int) -> None:
-    """Raises ``ValueError`` where an id is not in ``0 .. limit - 1``."""
+    """Raise ``ValueError`` if an id is not in ``0 .. limit - 1``."""
     if ids.numel():
         low, high = torch.aminmax(ids)
         if int(low) < 0 or int(high) >= limit:

@@ -1,9 +1,11 @@
-"""Paged attention in tiles of fixed places: softmax online, one pass over the keys and values of each KV head.
+"""Paged attention in tiles at fixed positions: softmax online, one pass over the keys and values of each KV head.
 
-Query rows are the new tokens of a sequence times the heads of one group, so that keys and values are read once for
-the group. Prefill and decode are one path. A tile is ``KV_TILE`` positions: their keys are transposed to fp32 scratch,
-their values are read where they lie, and both are multiplied with the register tiles of ``tiles``. Tiles start at
-multiples of ``KV_TILE``, and masked positions add exact zeros, so the sums of a row depend on its position alone.
+Query rows are the new tokens of a sequence times the heads of one group. So the kernel reads keys and values once for
+the whole group. Prefill and decode share one path.
+
+A tile is ``KV_TILE`` positions. The kernel transposes the keys of a tile to fp32 scratch and reads the values in place.
+It multiplies both with the register tiles of ``tiles``. Tiles start at multiples of ``KV_TILE``, and masked positions
+add exact zeros. So the sums of a row depend on its position alone.
 """
 
 import numpy as np
@@ -32,7 +34,10 @@ _slim_1, _slim_6 = (make_tile(_LANES, rows, 1) for rows in (1, 6))
 
 @jit()
 def _add_values(p, p_stride, rows, v, v_stride, k, head_dim, o, o_stride, v_tag):
-    """``o[rows, head_dim] += p[rows, k] @ v[k, head_dim]``, in the order of k however a caller cuts it."""
+    """Compute ``o[rows, head_dim] += p[rows, k] @ v[k, head_dim]``.
+
+    The sums follow the order of k, however a caller cuts k.
+    """
     size, vectors = item_size(v_tag), head_dim // _LANES
     for r in range(rows if head_dim % _LANES else 0):
         weights, sums = at(p + r * p_stride, F32), at(o + r * o_stride, F32)
@@ -71,7 +76,7 @@ def _add_values(p, p_stride, rows, v, v_stride, k, head_dim, o, o_stride, v_tag)
 
 @jit()
 def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_dim, scale, tag):
-    """Scaled queries in fp32, ``[tokens * group, padded]``, with zeros after ``head_dim``."""
+    """Write scaled queries in fp32, ``[tokens * group, padded]``, with zeros after ``head_dim``."""
     size = item_size(tag)
     for t in range(tokens):
         for h in range(group):
@@ -85,10 +90,10 @@ def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_d
 
 @jit()
 def _locate_keys(rows, kv, block_stride, table, block_size, base, count, row_bytes, plane):
-    """Addresses of the keys of ``count`` positions from ``base`` on; the last one again for the rest of ``rows``.
+    """Fill ``rows`` with the addresses of the keys of ``count`` positions from ``base`` on.
 
-    Asks for all of their cache lines, and for those of their values, ``plane`` bytes on: blocks lie anywhere, so the
-    processor does not foresee the next one.
+    The last address fills the rest of ``rows``. Prefetches all cache lines of these keys and of their values, which lie
+    ``plane`` bytes behind the keys. Blocks lie anywhere, so the processor does not foresee the next one.
     """
     done = 0
     while done < count:
@@ -107,9 +112,10 @@ def _locate_keys(rows, kv, block_stride, table, block_size, base, count, row_byt
 
 @jit()
 def _transpose_keys(keys, padded, rows, head_dim, count, tag):
-    """Keys at the addresses ``rows`` to panels ``[KV_TILE / width, padded, width]``, zeros after ``head_dim``.
+    """Transpose the keys at the addresses ``rows`` to panels, with zeros after ``head_dim``.
 
-    Columns after ``count`` hold anything: their scores are masked.
+    The panels are ``[KV_TILE / width, padded, width]``. Columns after ``count`` hold arbitrary values: their scores are
+    masked.
     """
     size, target = item_size(tag), address(keys)
     whole = head_dim // _LANES * _LANES
@@ -128,7 +134,10 @@ def _transpose_keys(keys, padded, rows, head_dim, count, tag):
 
 @jit()
 def _to_weights(scores, first, end, highest, total, r, o, padded):
-    """Scores of row ``r`` to weights, 0 outside of ``first .. end - 1``; rescales what the row has summed so far."""
+    """Turn the scores of row ``r`` into weights, with 0 outside of ``first .. end - 1``.
+
+    Rescales the previous sums of the row.
+    """
     row = r * KV_TILE
     for j in range(max(end, 0), KV_TILE):
         scores[row + j] = _MINUS_INFINITY
@@ -167,7 +176,7 @@ def _attend_rows(
     queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size, head_dim, padded,
     first_position, end, window, tag,
 ):  # fmt: skip
-    """Adds the positions up to ``end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
+    """Add the positions up to ``end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
     row_bytes = head_dim * item_size(tag)
     plane, first_key = kv_heads * block_size * row_bytes, kv + head * block_size * row_bytes
     scores, keys = np.empty(rows * KV_TILE, np.float32), np.empty(KV_TILE * padded, np.float32)
@@ -228,7 +237,7 @@ def attend(
     pool, out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
     items, count, scale, window, i32, i64, tag,
 ):  # fmt: skip
-    """Does all items of an ``AttentionWork``, ``[count, 5]`` at ``items``."""
+    """Compute all items of an ``AttentionWork``, ``[count, 5]`` at ``items``."""
     arguments = (
         out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
         items, scale, window, i32, i64, tag,

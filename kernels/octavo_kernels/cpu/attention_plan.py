@@ -1,7 +1,7 @@
 """The division of a step's attention among threads: once per step, for all layers.
 
 An item is one KV head of one sequence and a run of at most ``QUERY_TOKENS`` of its new tokens. No item is cut along its
-positions, so an order of sums never follows the load. Threads take the largest item that is left.
+positions, so the load never changes an order of sums. Threads take the largest item that is left.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ITEM_BYTES = _FIELDS * 8
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Items ``int64 [n, 5]``, the largest last, as the pool runs the last chunk first."""
+    """Items ``int64 [n, 5]``, the largest last, because the pool runs the last chunk first."""
 
     items: np.ndarray
     items_address: int
@@ -26,7 +26,7 @@ class AttentionWork:
 
 @jit()
 def locate(query_start_loc, seq_lens, block_tables, block_size, positions, slots):
-    """Positions and slots of the step's tokens. A sequence's tokens are its last ones."""
+    """Compute positions and slots of the step's tokens, which are the last ones of their sequences."""
     for i in range(len(seq_lens)):
         first = query_start_loc[i]
         shift = seq_lens[i] - query_start_loc[i + 1]
@@ -38,7 +38,7 @@ def locate(query_start_loc, seq_lens, block_tables, block_size, positions, slots
 
 @jit()
 def _divide(query_start_loc, seq_lens, kv_heads):
-    """Items in the order of sequences: see ``AttentionWork``."""
+    """Return the items in the order of sequences: see ``AttentionWork``."""
     count = 0
     for i in range(len(seq_lens)):
         count += kv_heads * ((query_start_loc[i + 1] - query_start_loc[i] + QUERY_TOKENS - 1) // QUERY_TOKENS)
@@ -58,7 +58,7 @@ def _divide(query_start_loc, seq_lens, kv_heads):
 
 @jit()
 def _by_cost(items):
-    """Sorts items by their cost: products for each token and position, and one reading of each position."""
+    """Sort items by their cost: products for each token and position, and one reading of each position."""
     costs = np.empty(len(items))
     for n in range(len(items)):
         tokens, end = items[n, TOKENS], items[n, END]
@@ -67,6 +67,6 @@ def _by_cost(items):
 
 
 def plan_work(query_start_loc: np.ndarray, seq_lens: np.ndarray, kv_heads: int) -> AttentionWork:
-    """Divides a step; arrays are int32, as in ``AttentionMetadata``."""
+    """Divide a step; arrays are int32, as in ``AttentionMetadata``."""
     items = _by_cost(_divide(query_start_loc, seq_lens, kv_heads))
     return AttentionWork(items, items.ctypes.data)

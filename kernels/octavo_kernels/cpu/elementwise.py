@@ -1,6 +1,6 @@
 """Norms, activations, lookups, rotary embedding with the cache write: a chunk is a run of rows.
 
-Arguments are addresses and item counts (see ``memory``). A row's arithmetic does not know of other rows.
+Arguments are addresses and item counts (see ``memory``). A row's arithmetic does not depend on other rows.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def _norm_row(out, x, weight, width, eps, tag):
 
 @jit()
 def _rms_norm(out, out_stride, x, x_stride, head_stride, weight, rows, heads, width, eps, chunks, tag, chunk):
-    """Norm of ``rows`` x ``heads`` vectors; strides are in bytes."""
+    """Compute the norm of ``rows`` x ``heads`` vectors; strides are in bytes."""
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         for h in range(heads):
             offset = h * head_stride
@@ -49,7 +49,7 @@ def rms_norm(pool, out, out_stride, x, x_stride, head_stride, weight, rows, head
 
 @jit()
 def _add_rms_norm(out, x, residual, weight, rows, width, eps, chunks, tag, chunk):
-    """``residual += x``, then the norm of the residual as it is stored."""
+    """Compute ``residual += x``, then the norm of the residual as it is stored."""
     row_bytes = width * item_size(tag)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         row = residual + r * row_bytes
@@ -145,7 +145,7 @@ def _rotary_and_write(
     tag,
     chunk,
 ):
-    """Rotates a token's query and key heads in place and copies keys and values to the token's slot."""
+    """Rotate a token's query and key heads in place and copy keys and values to the token's slot."""
     size = item_size(tag)
     plane = kv_heads * block_size * head_dim * size
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):

@@ -1,4 +1,4 @@
-"""exp and tanh as plain arithmetic, which LLVM vectorises; the C library's would be called lane by lane."""
+"""Plain arithmetic for exp and tanh, which LLVM vectorises. Functions of the C library would run lane by lane."""
 
 import math
 
@@ -20,7 +20,7 @@ _SQRT_2_OVER_PI, _CUBIC = np.float32(0.7978845608028654), np.float32(0.044715)
 
 @jit()
 def exp2(x):
-    """2 ** x in fp32, to about 2e-7; 0 below the smallest normal number (so for -inf), 2 ** 127 at most."""
+    """Compute 2 ** x in fp32, to about 2e-7; 0 below the smallest normal number (so for -inf), 2 ** 127 at most."""
     clamped = min(max(x, _LOWEST), _HIGHEST)
     whole = np.floor(clamped + _HALF)
     r = clamped - whole
@@ -31,18 +31,18 @@ def exp2(x):
 
 @jit()
 def exp(x):
-    """e ** x in fp32, by ``exp2``."""
+    """Compute e ** x in fp32, by ``exp2``."""
     return exp2(x * _LOG2_E)
 
 
 @jit()
 def silu(x):
-    """``x * sigmoid(x)``."""
+    """Compute ``x * sigmoid(x)``."""
     return x / (_ONE + exp(-x))
 
 
 @jit()
 def gelu_tanh(x):
-    """``x * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, as ``x * sigmoid(2 ...)``."""
+    """Compute ``x * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, as ``x * sigmoid(2 ...)``."""
     inner = _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)
     return x / (_ONE + exp(-_TWO * inner))

@@ -1,8 +1,8 @@
 """The instruction set that the kernels are compiled for: chosen once per process, from a table.
 
 The kernels are compiled for a level (``x86-64-v3``), never for one model of processor, so that processors of one level
-share compiled code. Every level computes the same bits: an order of sums never follows the width of a vector.
-``OCTAVO_CPU_ISA`` forces a level that the processor has, which is how tests run all of them.
+share compiled code. Every level computes the same bits: the width of a vector never changes an order of sums.
+``OCTAVO_CPU_ISA`` forces a level that the processor has. Tests run all levels this way.
 """
 
 import os
@@ -18,7 +18,7 @@ VARIABLE = "OCTAVO_CPU_ISA"
 
 
 class InstructionSet(StrEnum):
-    """Best first. ``generic`` has vectors of 128 bits: x86 with FMA, and every 64-bit Arm."""
+    """Levels, best first. ``generic`` has vectors of 128 bits: x86 with FMA, and every 64-bit Arm."""
 
     AVX512 = "avx512"
     AVX2 = "avx2"
@@ -27,7 +27,7 @@ class InstructionSet(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """``lanes`` floats in a vector, ``vectors`` in a row of a panel, ``rows`` in the largest tile.
+    """Shape of a tile: ``lanes`` floats in a vector, ``vectors`` in a row of a panel, ``rows`` in the largest tile.
 
     The shape follows the register file: accumulators, one row of the right operand and one broadcast must fit.
     """
@@ -38,7 +38,7 @@ class TileShape:
 
     @property
     def width(self) -> int:
-        """Floats in a row of a panel."""
+        """Number of floats in a row of a panel."""
         return self.lanes * self.vectors
 
 
@@ -65,16 +65,16 @@ TARGETS = {
         InstructionSet.GENERIC: Target("generic", "", frozenset({"neon"}), TileShape(lanes=4, vectors=4, rows=6)),
     },
 }
-"""By ``platform.machine()``."""
+"""Targets by ``platform.machine()``."""
 
 
 def instruction_sets_of(machine: str, features: Set[str]) -> list[InstructionSet]:
-    """Returns the levels that a processor with ``features`` (LLVM's names) has, best first."""
+    """Return the levels that a processor with ``features`` (LLVM's names) has, best first."""
     return [level for level, target in TARGETS.get(machine, {}).items() if target.needs <= features]
 
 
 def choose_instruction_set(forced: str, usable: list[InstructionSet]) -> InstructionSet:
-    """Returns the forced level, or the best one where ``forced`` is empty.
+    """Return the forced level, or the best one if ``forced`` is empty.
 
     Raises ``ValueError`` for a level that is unknown or not in ``usable``, and for a processor that has none.
     """
@@ -88,7 +88,7 @@ def choose_instruction_set(forced: str, usable: list[InstructionSet]) -> Instruc
 
 
 def host_instruction_sets() -> list[InstructionSet]:
-    """Returns the levels of this processor, best first."""
+    """Return the levels of this processor, best first."""
     features = {name for name, has in llvm.get_host_cpu_features().items() if has}
     return instruction_sets_of(platform.machine(), features)
 

@@ -1,11 +1,12 @@
 """The compiler of the kernels: its target, its flags, and the folder of compiled code.
 
-The arithmetic is compiled as it is written. A flag of fast arithmetic would let LLVM choose an order of sums, or a
-fused multiply-add, that differs between instruction sets: a kernel that wants either writes it down.
+LLVM compiles the arithmetic as written. A flag for fast arithmetic would allow LLVM to choose an order of sums, or a
+fused multiply-add. Both would then differ between instruction sets. A kernel that needs either contains it explicitly.
 
-Numba knows a cached function by its own source file alone, so the cache lies under a digest of all sources here: an
-upgrade never runs stale machine code. Numba would also keep a cache for each folder that the sources lie in; the digest
-says all there is to say, so every copy of the same sources shares one. ``NUMBA_CACHE_DIR`` wins where it is set.
+Numba identifies a cached function by its own source file alone. So the cache lies under a digest of all sources here,
+and an upgrade never runs stale machine code. Numba would also keep one cache for each folder of the sources. The digest
+already identifies the code, so all copies of the same sources share one cache. ``NUMBA_CACHE_DIR`` takes precedence if
+it is set.
 """
 
 import hashlib
@@ -73,7 +74,7 @@ class _Cache(FunctionCache):
 
 
 def jit() -> Callable[[Callable[..., Any]], Any]:
-    """Compiles without the GIL and with a cache on disk; keeps the order of operations as written."""
+    """Return a decorator that compiles without the GIL, with a cache on disk, and in the order written."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True, error_model="numpy")(function)

@@ -24,7 +24,7 @@ REPORT_ABOVE_S = 0.5
 class CpuKernels:
     """Numba kernels on ``num_threads`` threads (0: one for each processor that this process may use).
 
-    Threads may call at once: one of them has the pool, the others do their work alone.
+    Several threads may call at once. One of them uses the pool, the others do their work alone.
     """
 
     name = "cpu"

@@ -1,9 +1,11 @@
 """Linear layers over weights packed in panels: one product for every number of rows.
 
-A panel holds ``width`` outputs: ``[outputs / width, in, width]`` in fp32, and with inputs k and k + 1 interleaved in
-bf16, ``[outputs / width, in / 2, width, 2]``. The panels are the only copy of a weight. A tile's rows do not touch
-each other (see ``tiles``), so the product is batch-invariant. Measured against oneDNN and MKL, packed, on a processor
-without bf16 arithmetic, panels are the fastest at 1 to 64 rows in both types and level with the best at 256.
+A panel holds ``width`` outputs. In fp32 the panels are ``[outputs / width, in, width]``. In bf16 they are
+``[outputs / width, in / 2, width, 2]``, with inputs k and k + 1 interleaved. The panels are the only copy of a weight.
+A tile's rows do not affect each other (see ``tiles``), so the product is batch-invariant.
+
+Panels were measured against packed oneDNN and MKL on a processor without bf16 arithmetic. They are the fastest at 1 to
+64 rows in both types and level with the best at 256.
 """
 
 import numpy as np
@@ -33,7 +35,7 @@ _widen_pair = make_widen_pair(TILE.lanes, TILE.vectors)
 
 @jit()
 def multiply_panel(x, x_stride, rows, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag):
-    """``c[rows, width] = init + x @ w`` for one panel."""
+    """Compute ``c[rows, width] = init + x @ w`` for one panel."""
     while rows >= _ROWS:
         _full_tile(x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag)
         x += _ROWS * x_stride
@@ -58,7 +60,7 @@ def multiply_panel(x, x_stride, rows, w, w_stride, k, init, init_stride, c, c_st
 
 @jit()
 def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, columns, w_tag, c_tag):
-    """A panel of which only the first ``columns`` are outputs: by way of a scratch row."""
+    """Multiply a panel of which only the first ``columns`` are outputs, by way of a scratch row."""
     scratch = np.empty(_WIDTH, np.float32)
     scratch_address = address(scratch)
     for _ in range(rows):
@@ -72,14 +74,17 @@ def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c
 
 @jit()
 def _widen_panel(w, depth, wide):
-    """``depth`` inputs of a bf16 panel to fp32 ``[depth, width]``."""
+    """Widen ``depth`` inputs of a bf16 panel to fp32 ``[depth, width]``."""
     for pair in range(depth // 2):
         _widen_pair(w + pair * _WIDTH * 4, wide + 2 * pair * _WIDTH * 4)
 
 
 @jit()
 def _multiply_widened(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c_tag):
-    """``multiply_panel`` for a bf16 panel and many rows: the same sums in the same order, each weight widened once."""
+    """Compute ``multiply_panel`` for a bf16 panel and many rows.
+
+    The sums and their order are the same. Each weight is widened once.
+    """
     wide, sums = np.empty(_DEPTH * _WIDTH, np.float32), np.empty(rows * _WIDTH, np.float32)
     init, init_stride, row = bias, 0, _WIDTH * 4
     for begin in range(0, k, _DEPTH):
@@ -108,7 +113,7 @@ def _widen_rows(x, x_stride, rows, k, wide, chunks, x_tag, chunk):
 
 @jit()
 def _multiply_tiles(x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_tag, chunk):
-    """A run of the product's tiles (row block x panel), panel by panel, so that each weight is read once."""
+    """Compute a run of the product's tiles (row block x panel), panel by panel, to read each weight once."""
     size, out_size = item_size(w_tag), item_size(c_tag)
     panels = (columns + _WIDTH - 1) // _WIDTH
     blocks = (rows + _ROWS - 1) // _ROWS
@@ -138,7 +143,10 @@ def _multiply_tiles(x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_
 
 @jit()
 def multiply(pool, x, x_stride, rows, k, w, bias, c, columns, wide, threads, x_tag, w_tag, c_tag):
-    """``c[rows, columns] = x @ w + bias``; ``wide`` is fp32 scratch ``[rows, k]`` for an ``x`` that is not fp32."""
+    """Compute ``c[rows, columns] = x @ w + bias``.
+
+    ``wide`` is fp32 scratch ``[rows, k]`` for an ``x`` that is not fp32.
+    """
     if wide != 0:
         chunks = min(threads, rows * k // _WIDEN_ITEMS + 1)
         launch(pool, chunks, job(_widen_rows, (x, x_stride, rows, k, wide, chunks, x_tag)))
@@ -164,13 +172,16 @@ def _look_up_rows(ids, count, w, width, k, out, chunks, id_tag, w_tag, chunk):
 
 @jit()
 def look_up(pool, ids, count, w, width, k, out, threads, id_tag, w_tag):
-    """Rows ``ids`` of a weight packed for a product: ``out[count, width]``; ``k`` is the padded width."""
+    """Copy rows ``ids`` of a weight packed for a product to ``out[count, width]``.
+
+    ``k`` is the padded width.
+    """
     chunks = min(count, threads)
     launch(pool, chunks, job(_look_up_rows, (ids, count, w, width, k, out, chunks, id_tag, w_tag)))
 
 
 def pack_panels(weight: Tensor) -> Tensor:
-    """``[out, in]`` to panels, with zeros where ``out`` is no multiple of the width or ``in`` is odd."""
+    """Pack ``[out, in]`` to panels, with zeros if ``out`` is no multiple of the width or ``in`` is odd."""
     out_features, in_features = weight.shape
     weight = F.pad(weight, (0, in_features % 2, 0, -out_features % _WIDTH))
     panels = weight.view(-1, _WIDTH, weight.shape[1])
@@ -220,7 +231,7 @@ class PanelLinear:
         return out
 
     def look_up(self, token_ids: Tensor) -> Tensor:
-        """Rows of the weight: ``[T] (int32 or int64) -> [T, in]``."""
+        """Return rows of the weight: ``[T] (int32 or int64) -> [T, in]``."""
         check_ids("token_ids", token_ids, self.out_features)
         out = torch.empty((len(token_ids), self.in_features), dtype=self.dtype)
         look_up(

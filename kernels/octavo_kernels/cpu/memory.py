@@ -1,8 +1,8 @@
 """Typed access to tensors by address, for Numba.
 
-A kernel gets plain integers (``Tensor.data_ptr()``) and a *tag* that says what lies there: making a NumPy view of a
-tensor costs more than many of the kernels. bf16 lies in memory as uint16, is widened by a shift on load and rounded to
-the nearest even on store; all arithmetic is fp32.
+A kernel receives plain integers (``Tensor.data_ptr()``) and a *tag* for the type of the items there. A NumPy view of a
+tensor would cost more than many of the kernels. bf16 lies in memory as uint16. A load widens it by a shift, and a store
+rounds to the nearest even. All arithmetic is fp32.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ _ITEM_SIZE = {types.float32: 4, types.uint16: 2, types.int32: 4, types.int64: 8}
 
 
 def tag_of(dtype: torch.dtype) -> np.float32 | np.uint16:
-    """The tag of a tensor's type; raises ``ValueError`` for a type that the kernels do not compute in."""
+    """Return the tag of a tensor's type; raise ``ValueError`` for a type that the kernels do not compute in."""
     if dtype == torch.float32:
         return F32
     if dtype == torch.bfloat16:
@@ -31,7 +31,10 @@ def tag_of(dtype: torch.dtype) -> np.float32 | np.uint16:
 
 
 def id_tag_of(ids: torch.Tensor) -> np.int32 | np.int64:
-    """The tag of a contiguous tensor of ids; raises ``ValueError`` for another type."""
+    """Return the tag of a contiguous tensor of ids.
+
+    Raises ``ValueError`` for a type other than int32 and int64, and for a tensor that is not contiguous.
+    """
     if ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
         raise ValueError(f"ids: {ids.dtype}, stride {ids.stride()}, allowed: int32 or int64, contiguous")
     return I32 if ids.dtype == torch.int32 else I64
@@ -39,7 +42,7 @@ def id_tag_of(ids: torch.Tensor) -> np.int32 | np.int64:
 
 @intrinsic
 def at(typingctx, address, tag):
-    """Pointer to items of the tag's type at ``address``."""
+    """Return a pointer to items of the tag's type at ``address``."""
     signature = types.CPointer(tag)(address, tag)
 
     def codegen(context, builder, signature, args):
@@ -50,7 +53,7 @@ def at(typingctx, address, tag):
 
 @intrinsic
 def item_size(typingctx, tag):
-    """Bytes of one item of the tag's type."""
+    """Return the bytes of one item of the tag's type."""
     size = _ITEM_SIZE[tag]
 
     def codegen(context, builder, signature, args):
@@ -61,7 +64,7 @@ def item_size(typingctx, tag):
 
 @intrinsic
 def load(typingctx, pointer, index):
-    """The item at ``index``, as float32."""
+    """Return the item at ``index``, as float32."""
     narrow = pointer.dtype == types.uint16
 
     def codegen(context, builder, signature, args):
@@ -73,7 +76,7 @@ def load(typingctx, pointer, index):
 
 @intrinsic
 def store(typingctx, pointer, index, value):
-    """Rounds a float32 to the pointer's type and puts it at ``index``."""
+    """Round a float32 to the pointer's type and store it at ``index``."""
     narrow = pointer.dtype == types.uint16
 
     def codegen(context, builder, signature, args):
@@ -86,7 +89,7 @@ def store(typingctx, pointer, index, value):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Asks for the cache line at ``address``, into every level of cache."""
+    """Prefetch the cache line at ``address``, into every level of cache."""
 
     def codegen(context, builder, signature, args):
         kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
@@ -100,7 +103,7 @@ def prefetch(typingctx, address):
 
 @intrinsic
 def bits_to_float(typingctx, bits):
-    """The float32 whose bits are this int32."""
+    """Return the float32 whose bits are this int32."""
 
     def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], _F32)
@@ -110,7 +113,7 @@ def bits_to_float(typingctx, bits):
 
 @intrinsic
 def fma(typingctx, a, b, c):
-    """``a * b + c`` of float32 values, rounded once."""
+    """Return ``a * b + c`` of float32 values, rounded once."""
 
     def codegen(context, builder, signature, args):
         kind = ir.FunctionType(_F32, [_F32] * 3)
@@ -121,33 +124,33 @@ def fma(typingctx, a, b, c):
 
 @register_jitable
 def address(array):
-    """Address of a NumPy array that a kernel made.
+    """Return the address of a NumPy array that a kernel made.
 
-    Numba frees a local array after the last use of its *name*: take the address of an argument, or in a loop that goes
-    on using it. Signed, as Numba adds signed and unsigned integers as floats.
+    Numba frees a local array after the last use of its *name*. Take the address of an argument, or take it in a loop
+    that continues to use the array. The address is signed, because Numba adds signed and unsigned integers as floats.
     """
     return np.int64(array.ctypes.data)
 
 
 def like(value: ir.Value, element: ir.Type) -> ir.Type:
-    """``element``, or a vector of it where ``value`` is a vector."""
+    """Return ``element``, or a vector of it if ``value`` is a vector."""
     return ir.VectorType(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
 
 
 def constant(kind: ir.Type, value: float) -> ir.Constant:
-    """``value`` in every lane."""
+    """Return ``value`` in every lane."""
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def widen(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """bf16 bits (i16, or a vector of them) to float."""
+    """Convert bf16 bits (i16, or a vector of them) to float."""
     wide = like(value, _I32)
     shifted = builder.shl(builder.zext(value, wide), constant(wide, 16))
     return builder.bitcast(shifted, like(value, _F32))
 
 
 def round_to_bf16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Float (or a vector) to bf16 bits, to the nearest even; NaN stays NaN."""
+    """Round a float (or a vector) to bf16 bits, to the nearest even; NaN stays NaN."""
     wide = like(value, _I32)
     bits = builder.bitcast(value, wide)
     odd = builder.and_(builder.lshr(bits, constant(wide, 16)), constant(wide, 1))

@@ -1,13 +1,13 @@
-"""A pool of threads for kernels of microseconds, on a machine that the step has not to itself.
+"""A pool of threads for kernels of microseconds, on a machine that other processes use too.
 
-OpenMP waits at the end of a region for every thread, also for one that another process keeps from running: beside one
-busy process a region of 20 µs took 4 ms on two cores. Here chunks of a job are *claimed*: the caller works too, and
-waits only for chunks that somebody has begun. An idle worker spins for some microseconds, which covers the gaps inside
-of a step, then sleeps on a futex. A job of one chunk runs in the caller and wakes nobody.
+OpenMP waits at the end of a region for every thread, even if another process keeps that thread from running. Beside one
+busy process, a region of 20 µs took 4 ms on two cores. In this pool, threads *claim* chunks of a job. The caller works
+too, and waits only for chunks that another thread has begun. An idle worker spins for some microseconds, which covers
+the gaps inside a step. Then it sleeps on a futex. A job of one chunk runs in the caller and wakes no worker.
 
-A job is a function ``body(*args, chunk)`` that Numba has compiled. The ticket word holds the job's number and how many
-chunks are left; who lowers it by one owns a chunk, and has read the right job, for a new one is published only after
-all chunks of the last are done.
+A job is a function ``body(*args, chunk)`` that Numba has compiled. The ticket word holds the job's number and the
+number of chunks left. The thread that lowers the ticket by one owns a chunk. That thread has read the right job,
+because a caller publishes a new job only after all chunks of the last one are done.
 """
 
 import logging
@@ -71,7 +71,7 @@ def _add(typingctx, address, value):
 
 @intrinsic
 def _swap_if(typingctx, address, expected, value):
-    """Puts ``value`` where ``expected`` is; whether it was."""
+    """Put ``value`` at ``address`` if ``expected`` is there; return True if it was."""
 
     def codegen(context, builder, signature, args):
         pair = builder.cmpxchg(_pointer(builder, args[0], _I64), args[1], args[2], "seq_cst", "seq_cst")
@@ -132,9 +132,10 @@ def _call(typingctx, function, context_address, chunk):
 
 @intrinsic
 def job(typingctx, body, arguments):
-    """Address of a function ``(context, chunk)`` that calls ``body(*arguments, chunk)``, and of that context.
+    """Return the address of a function ``(context, chunk)``, and of that context.
 
-    The context lies on the stack of the kernel that calls ``job``, so that ``launch`` belongs in the same kernel.
+    The function calls ``body(*arguments, chunk)``. The context lies on the stack of the kernel that calls ``job``, so
+    call ``launch`` in the same kernel.
     """
     call = typingctx.resolve_function_type(body, (*arguments.types, types.int64), {})
 
@@ -158,7 +159,7 @@ def job(typingctx, body, arguments):
 
 @jit()
 def _work_off(control):
-    """Runs chunks until none is left."""
+    """Run chunks until none is left."""
     while True:
         ticket = _read(control + _TICKET)
         if ticket & _LEFT == 0:
@@ -171,9 +172,9 @@ def _work_off(control):
 
 @jit()
 def launch(control, chunks, work):
-    """Runs ``chunks`` chunks of a ``job``, the last one first, on whatever threads are free; returns when all are done.
+    """Run ``chunks`` chunks of a ``job``, the last one first, on all free threads; return when all are done.
 
-    A caller that finds the pool in use by another thread does all of its chunks itself.
+    If another thread uses the pool, the caller runs all of its chunks itself.
     """
     function, context = work
     if chunks <= 1 or control == 0 or not _swap_if(control + _BUSY, 0, 1):
@@ -200,7 +201,7 @@ def launch(control, chunks, work):
 
 @jit()
 def _serve(control):
-    """A worker's life."""
+    """Run a worker until the pool stops: it runs chunks, spins, then sleeps."""
     while True:
         spins = 0
         while _read(control + _TICKET) & _LEFT == 0 and spins < _SPINS:
@@ -211,7 +212,7 @@ def _serve(control):
         if _read(control + _TICKET) & _LEFT != 0:
             _work_off(control)
             continue
-        # Counted as a sleeper before the last look: a job published after it finds the count.
+        # Count the worker as a sleeper before its last check: the launch of a later job then finds the count.
         before = _read(control + _WAKE) & _LEFT
         _add(control + _SLEEPERS, 1)
         if _read(control + _TICKET) & _LEFT == 0 and _read(control + _STOP) == 0:
@@ -227,7 +228,10 @@ def _dismiss(control):
 
 
 class ThreadPool:
-    """``num_threads - 1`` workers; the thread that launches a job is the other one. Ends with its last reference."""
+    """``num_threads - 1`` workers; the thread that launches a job is the other one.
+
+    The pool ends with its last reference.
+    """
 
     def __init__(self, num_threads: int) -> None:
         if num_threads > 1 and (_SYS_FUTEX is None or sys.platform != "linux"):

@@ -14,7 +14,7 @@ _32, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 @jit()
 def philox4x32(c0, c1, c2, c3, k0, k1):
-    """Four random words for a counter of four words under a key of two: 32-bit words, held in uint64."""
+    """Return four random words for a counter of four words under a key of two: 32-bit words, held in uint64."""
     for _ in range(ROUNDS):
         p0, p1 = _M0 * c0, _M1 * c2
         c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _LOW, (p0 >> _32) ^ c3 ^ k1, p0 & _LOW
@@ -24,21 +24,24 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
 
 @jit()
 def words_at(seed, choice, position, group):
-    """The words of vocabulary indices ``4 * group .. 4 * group + 3``; seed and position are int64."""
+    """Return the words of vocabulary indices ``4 * group .. 4 * group + 3``; seed and position are int64."""
     key, place = np.uint64(seed), np.uint64(position)
     return philox4x32(np.uint64(group), np.uint64(choice) & _LOW, place & _LOW, place >> _32, key & _LOW, key >> _32)
 
 
 @jit()
 def gumbel(word):
-    """Gumbel noise from the upper 24 bits of a word."""
+    """Return Gumbel noise from the upper 24 bits of a word."""
     uniform = (np.float64(word >> np.uint64(8)) + 0.5) * 2.0**-24
     return np.float32(-math.log(-math.log(uniform)))
 
 
 @jit()
 def fill_words(words, seed, choice, position, first_group):
-    """The words of ``len(words)`` vocabulary indices from ``4 * first_group`` on; a multiple of four of them."""
+    """Write the words of ``len(words)`` vocabulary indices from ``4 * first_group`` on.
+
+    The length is a multiple of four.
+    """
     for group in range(len(words) // 4):
         w0, w1, w2, w3 = words_at(seed, choice, position, first_group + group)
         words[4 * group] = w0

@@ -1,7 +1,7 @@
 """Reductions over a row of floats on LLVM vectors: the largest, softmax weights and their sum, the sum of squares.
 
 Each keeps ``LANES`` partial results on every instruction set and joins them in one fixed order. The order follows the
-length of the row alone; where the processor's vectors are shorter than ``LANES``, LLVM uses several.
+length of the row alone. If the processor's vectors are shorter than ``LANES``, LLVM uses several.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def _fold(
     builder: ir.IRBuilder, items: ir.VectorType, address: ir.Value, vectors: ir.Value, start: float,
     step: Callable[[ir.Value, ir.Value, ir.Value], ir.Value],
 ) -> ir.Value:  # fmt: skip
-    """A loop over whole vectors of ``items``: ``state = step(pointer, vector, state)``; the state is fp32."""
+    """Emit a loop over whole vectors of ``items``: ``state = step(pointer, vector, state)``; the state is fp32."""
     first, size = constant(_FLOATS, start), 2 if items is _HALVES else 4
     entry, loop, done = builder.block, builder.append_basic_block("fold"), builder.append_basic_block("folded")
     builder.cbranch(builder.icmp_signed(">", vectors, ir.Constant(_I64, 0)), loop, done)
@@ -49,7 +49,7 @@ def _fold(
 
 
 def _join(builder: ir.IRBuilder, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """Halves a vector until one lane is left."""
+    """Halve a vector until one lane is left."""
     half = LANES // 2
     while half:
         mask = ir.Constant(_INTS, [(i + half) % LANES for i in range(LANES)])
@@ -65,7 +65,7 @@ def _vector_fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) ->
 
 @intrinsic
 def maximum(typingctx, address, vectors):
-    """Largest of ``vectors * LANES`` floats; NaN is never the largest."""
+    """Return the largest of ``vectors * LANES`` floats; NaN is never the largest."""
 
     def codegen(context, builder, signature, args):
         def larger(a: ir.Value, b: ir.Value) -> ir.Value:
@@ -79,7 +79,7 @@ def maximum(typingctx, address, vectors):
 
 @intrinsic
 def weigh(typingctx, address, vectors, top):
-    """Each of ``vectors * LANES`` scores becomes ``2 ** (score - top)``; returns the sum.
+    """Replace each of ``vectors * LANES`` scores by ``2 ** (score - top)``; return the sum.
 
     ``top`` is finite and no score is larger. The polynomial is that of ``exponential.exp2``.
     """
@@ -114,7 +114,7 @@ def weigh(typingctx, address, vectors, top):
 
 @intrinsic
 def _squares(typingctx, address, vectors, tag):
-    """Sum of the squares of ``vectors * LANES`` numbers of the tag's type."""
+    """Return the sum of the squares of ``vectors * LANES`` numbers of the tag's type."""
     narrow = tag == types.uint16
 
     def codegen(context, builder, signature, args):
@@ -130,7 +130,7 @@ def _squares(typingctx, address, vectors, tag):
 
 @jit()
 def sum_of_squares(address, count, tag):
-    """Sum of the squares of ``count`` numbers of the tag's type, in fp32."""
+    """Return the sum of the squares of ``count`` numbers of the tag's type, in fp32."""
     vectors = count // LANES
     total, row = _squares(address, vectors, tag), at(address, tag)
     for i in range(vectors * LANES, count):

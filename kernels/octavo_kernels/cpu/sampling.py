@@ -1,7 +1,7 @@
 """Penalties, arg-max, Gumbel-max sampling and log probabilities over rows of fp32 logits.
 
-No row is sorted whole. The noise of a token lies in a known interval, so a token whose logit is further below the best
-sum so far than the noise can reach never wins: most of a vocabulary is passed over without a random number.
+No row is sorted whole. The noise of a token lies in a known interval. So a token never wins if its logit is further
+below the best sum so far than the noise can reach. Sampling passes over most of a vocabulary without a random number.
 """
 
 import math
@@ -26,7 +26,7 @@ _WIDER = np.float32(2.0)
 
 @jit()
 def largest(row):
-    """Largest of a row, NaN apart."""
+    """Return the largest number of a row; ignore NaN."""
     best = np.full(_LANES, _MINUS_INFINITY)
     whole = len(row) // _LANES * _LANES
     for start in range(0, whole, _LANES):
@@ -51,7 +51,7 @@ def _first_of(row, value):
 
 @jit()
 def _argmax_row(logits, out, r):
-    """First index of the largest logit of each row."""
+    """Write the first index of the largest logit of row ``r``."""
     out[r] = _first_of(logits[r], largest(logits[r]))
 
 
@@ -62,7 +62,10 @@ def argmax(pool, logits, out):
 
 @jit()
 def _above(row, floor, ids):
-    """Indices of the logits >= ``floor``, into ``ids``; returns their number. Skips stretches that have none."""
+    """Write the indices of the logits >= ``floor`` to ``ids``; return their number.
+
+    Skips stretches without such a logit.
+    """
     count = 0
     for start in range(0, len(row), _LANES):
         end = min(start + _LANES, len(row))
@@ -79,7 +82,7 @@ def _above(row, floor, ids):
 
 @jit()
 def _mass(row, floor, top, temperature):
-    """Sum of ``exp((logit - top) / temperature)`` over the logits >= ``floor``, in fp64 and in a fixed order."""
+    """Return the sum of ``exp((logit - top) / temperature)`` over the logits >= ``floor``, in fp64, in fixed order."""
     parts, factor = np.zeros(_LANES, np.float64), _ONE / temperature
     for start in range(0, len(row), _LANES):
         for j in range(min(_LANES, len(row) - start)):
@@ -93,13 +96,13 @@ def _mass(row, floor, top, temperature):
 
 @jit()
 def _before(row, a, b):
-    """Whether token ``a`` ranks before ``b``: by logit, equals by lower id."""
+    """Return True if token ``a`` ranks before ``b``: by logit, equals by lower id."""
     return row[a] > row[b] or (row[a] == row[b] and a < b)
 
 
 @jit()
 def _sift(row, ids, size, place):
-    """Restores a heap (best on top) of which only ``place`` may be wrong."""
+    """Restore a heap (best on top) of which only ``place`` may be wrong."""
     token = ids[place]
     while True:
         child = 2 * place + 1
@@ -116,9 +119,9 @@ def _sift(row, ids, size, place):
 
 @jit()
 def _best_first(row, floor, top, span, wanted, ids):
-    """Heap of at least ``wanted`` tokens (or all) with logits >= ``floor``, the nearer to ``top`` the better.
+    """Build a heap of the tokens with the largest logits >= ``floor``: at least ``wanted`` of them, or all.
 
-    Returns their number and the lowest logit looked at.
+    Returns their number and the lower bound of their logits.
     """
     while True:
         low = max(floor, top - span)
@@ -132,7 +135,7 @@ def _best_first(row, floor, top, span, wanted, ids):
 
 @jit()
 def _pop(row, ids, size):
-    """Moves the best token of the heap behind its end, which is ``size - 1`` then, and returns it."""
+    """Move the best token of the heap behind the heap's new end, to place ``size - 1``, and return it."""
     token = ids[0]
     ids[0] = ids[size - 1]
     ids[size - 1] = token
@@ -142,7 +145,7 @@ def _pop(row, ids, size):
 
 @jit()
 def _kth_largest(row, floor, top, span, k, ids):
-    """The k-th largest logit of those >= ``floor`` (or the floor, where there are fewer)."""
+    """Return the k-th largest of the logits >= ``floor``, or ``floor`` if there are fewer."""
     size, _ = _best_first(row, floor, top, span, k, ids)
     if size < k:
         return floor
@@ -154,7 +157,7 @@ def _kth_largest(row, floor, top, span, k, ids):
 
 @jit()
 def _nucleus(row, floor, top, temperature, top_p, ids):
-    """The tokens that top_p keeps of those with a logit >= ``floor``: a range of ``ids``."""
+    """Select the tokens that top_p keeps among the logits >= ``floor``; return their range of ``ids``."""
     wanted, span = _mass(row, floor, top, temperature) * np.float64(top_p), _SPAN * temperature
     while True:
         count, low = _best_first(row, floor, top, span, 1, ids)
@@ -171,7 +174,7 @@ def _nucleus(row, floor, top, temperature, top_p, ids):
 
 @jit()
 def _race(row, ids, begin, end, temperature, seed, choice, position):
-    """Gumbel-max among ``ids``; equals go to the lower id."""
+    """Draw by Gumbel-max among ``ids[begin:end]``; equals go to the lower id."""
     best, winner = _MINUS_INFINITY, np.int64(0)
     for n in range(begin, end):
         token = ids[n]
@@ -187,10 +190,11 @@ def _race(row, ids, begin, end, temperature, seed, choice, position):
 
 @jit()
 def _race_all(row, floor, top, temperature, seed, choice, position):
-    """Gumbel-max among the logits >= ``floor``, in blocks of numbers drawn together.
+    """Draw by Gumbel-max among the logits >= ``floor``, in blocks of numbers drawn together.
 
-    With noise ``g = -log(-log(u))`` a token a ``gap`` behind the best sum must draw ``-log(u) < exp(-gap)``, and as
-    ``1 - u < -log(u)``, most are turned away by the cheap bound ``1 - u < exp(-gap)`` before any logarithm.
+    The noise is ``g = -log(-log(u))``. A token a ``gap`` behind the best sum can win only if ``-log(u) < exp(-gap)``.
+    As ``1 - u < -log(u)``, the cheap bound ``1 - u < exp(-gap)`` must hold too. It rejects most tokens before any
+    logarithm.
     """
     leader = _first_of(row, top)
     best = top / temperature + gumbel(words_at(seed, choice, position, leader // 4)[leader % 4])
@@ -260,7 +264,7 @@ def _penalise_row(
     logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
     bias_start, bias_ids, bias_values, n,
 ):  # fmt: skip
-    """Bias first, then each distinct token of the history once, with its count in the output."""
+    """Add the bias, then penalise each distinct token of the history once, with its count in the output."""
     row, history = logits[rows[n]], token_ids[history_rows[n]]
     for b in range(bias_start[n], bias_start[n + 1]):
         row[bias_ids[b]] += bias_values[b]
@@ -314,5 +318,5 @@ def _logprobs_row(logits, token_ids, k, chosen, top_ids, top_values, r):
 
 @jit()
 def token_logprobs(pool, logits, token_ids, k, chosen, top_ids, top_values):
-    """Log probabilities of one token of each row and of the ``k`` best."""
+    """Compute the log probabilities of one token of each row and of the ``k`` best tokens."""
     launch(pool, len(logits), job(_logprobs_row, (logits, token_ids, k, chosen, top_ids, top_values)))

@@ -1,9 +1,8 @@
 """The register tile that all matrix products here are made of, written as LLVM vectors.
 
-A tile computes ``mr`` rows by ``nv`` vectors: ``c[r, :] = init[r, :] + sum over k of x[r, k] * w[k, :]`` with one fused
-multiply-add after another in the order of k, on accumulators that stay in registers. So an element of the product
-does not depend on the tile it was computed in: neither the number of rows beside it nor the width of a vector changes
-a bit of it.
+A tile computes ``mr`` rows by ``nv`` vectors: ``c[r, :] = init[r, :] + sum over k of x[r, k] * w[k, :]``. It does one
+fused multiply-add after another in the order of k, on accumulators that stay in registers. So an element of the product
+does not depend on its tile. Neither the number of rows beside it nor the width of a vector changes a bit of it.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ _PREFETCH_BYTES = 2048  # measured: without it a single row reads bf16 weights a
 
 
 class Operand(StrEnum):
-    """How the right operand lies in memory."""
+    """Layouts of the right operand in memory."""
 
     F32 = "f32"
     BF16 = "bf16"  # one row after another
@@ -29,14 +28,17 @@ class Operand(StrEnum):
 
 
 def _widen_both(builder: ir.IRBuilder, both: ir.Value, vec: ir.VectorType) -> tuple[ir.Value, ir.Value]:
-    """The even and the odd numbers of bf16 pairs, held as 32-bit integers, as floats."""
+    """Convert the even and the odd numbers of bf16 pairs, held as 32-bit integers, to floats."""
     even = builder.shl(both, constant(both.type, 16))
     odd = builder.and_(both, constant(both.type, 0xFFFF0000))
     return builder.bitcast(even, vec), builder.bitcast(odd, vec)
 
 
 def make_widen_pair(lanes: int, vectors: int) -> Callable[..., None]:
-    """Builds ``widen_pair(w, wide)``: one row of bf16 pairs at address ``w`` to two fp32 rows at address ``wide``."""
+    """Build ``widen_pair(w, wide)``.
+
+    It converts one row of bf16 pairs at address ``w`` to two fp32 rows at address ``wide``.
+    """
     vec, ints = ir.VectorType(_F32, lanes), ir.VectorType(_I32, lanes)
 
     @intrinsic
@@ -56,10 +58,11 @@ def make_widen_pair(lanes: int, vectors: int) -> Callable[..., None]:
 
 
 def make_tile(lanes: int, rows: int, vectors: int, bf16_operand: Operand = Operand.BF16) -> Callable[..., None]:
-    """Builds ``tile(x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag)``.
+    """Build ``tile(x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag)``.
 
-    All but the tags are int64: byte addresses, and strides between rows in bytes. ``x`` and ``init`` are fp32. Where
-    ``w`` is bf16 it lies as ``bf16_operand`` says; for ``BF16_PAIRS`` ``k`` is even and ``w_stride`` that of a pair.
+    All arguments except the tags are int64: byte addresses, and strides between rows in bytes. ``x`` and ``init`` are
+    fp32. A bf16 ``w`` has the layout ``bf16_operand``. For ``BF16_PAIRS``, ``k`` is even and ``w_stride`` is the stride
+    of a pair.
     """
     vec, ints, halves = (ir.VectorType(kind, lanes) for kind in (_F32, _I32, _I16))
 

@@ -13,7 +13,7 @@ _FLOATS, _HALVES = ir.VectorType(_F32, _LANES), ir.VectorType(_I16, _LANES)
 
 
 def _swap(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, step: int) -> tuple[ir.Value, ir.Value]:
-    """Exchanges the lanes of ``a`` whose number has the bit ``step`` with the lanes of ``b`` that lack it."""
+    """Exchange the lanes of ``a`` whose number has the bit ``step`` with the lanes of ``b`` that lack it."""
 
     def pick(lanes: list[int]) -> ir.Value:
         return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, _LANES), lanes))
@@ -25,9 +25,10 @@ def _swap(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, step: int) -> tuple[i
 
 @intrinsic
 def transpose(typingctx, rows, offset, target, stride, tag):
-    """Writes ``lanes`` numbers at ``offset`` of each of ``lanes`` rows as ``lanes`` fp32 rows, ``stride`` bytes apart.
+    """Write ``lanes`` numbers at ``offset`` of each of ``lanes`` rows as ``lanes`` fp32 rows, ``stride`` bytes apart.
 
-    ``rows`` is the address of the rows' addresses; ``offset`` and ``stride`` are in bytes; the tag is of the source.
+    ``rows`` is the address of the rows' addresses. ``offset`` and ``stride`` are in bytes. The tag is that of the
+    source.
     """
     narrow = tag == types.uint16
 

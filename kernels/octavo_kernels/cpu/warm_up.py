@@ -11,7 +11,7 @@ _VOCABULARY = 128
 
 
 def warm_up_steps(kernels: Kernels, dtype: torch.dtype, head_dim: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields the name of each operation and a call of it on small inputs, decode and prefill in one batch."""
+    """Yield the name of each operation and a call of it on small inputs, decode and prefill in one batch."""
     width, heads, kv_heads, block_size = 2 * head_dim, 2, 1, 16
     x, weight = torch.zeros(3, width, dtype=dtype), torch.ones(width, dtype=dtype)
     ids = torch.zeros(3, dtype=torch.int64)

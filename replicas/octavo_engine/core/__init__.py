@@ -1,1 +1,1 @@
-"""What is computed when, and where its KV lives. Pure Python: no torch, no clock."""
+"""The schedule of all computation, and the places of its KV. Pure Python: no torch, no clock."""

@@ -1,4 +1,4 @@
-"""Which requests are taken at all, and what they are when they begin."""
+"""Admission of requests: the checks, and the state that a request begins with."""
 
 from octavo_api.blocks import BlockHash, chain_hashes, next_hash, root_hash
 from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
@@ -13,9 +13,9 @@ _MAX_TOKEN_ID = 2**31 - 1
 def build_request(
     new: NewRequest, config: CoreConfig, *, order: OrderPolicy, arrival: int, drawn_seed: int, now: float
 ) -> Request:
-    """Returns the request with its leader, ``max_tokens`` and ``seed`` set.
+    """Return the request with its leader, ``max_tokens`` and ``seed`` set.
 
-    Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded`` where it could never be served.
+    Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded`` if it could never be served.
     """
     max_tokens = resolve_max_tokens(new, config)
     seed = drawn_seed if new.sampling.seed is None else new.sampling.seed
@@ -51,9 +51,10 @@ def build_request(
 
 
 def resolve_max_tokens(new: NewRequest, config: CoreConfig) -> int:
-    """Returns the output length that the request is allowed: asked for, or all that is left of model and KV cache.
+    """Return the maximum output length: the requested one, or all that model and KV cache leave.
 
-    Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded`` where it could never be served.
+    Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded`` if the request could never be
+    served.
     """
     prompt_len = len(new.token_ids)
     if not prompt_len:
@@ -76,10 +77,10 @@ def resolve_max_tokens(new: NewRequest, config: CoreConfig) -> int:
 
 
 def resolve_hashes(new: NewRequest, root: BlockHash, config: CoreConfig) -> list[BlockHash]:
-    """Returns the hashes of the full prompt blocks: those that came along, or computed here.
+    """Return the hashes of the full prompt blocks: the hashes in the request, or new ones.
 
-    The first one binds model, KV dtype, block size and salt, so it is checked: a sender that hashes otherwise would
-    poison the cache. Raises ``InvalidRequest``.
+    The first hash binds model, KV dtype, block size and salt, so the core checks it. A sender that hashes otherwise
+    would poison the cache. Raises ``InvalidRequest``.
     """
     if new.hashes is None:
         return chain_hashes(root, new.token_ids, config.block_size)

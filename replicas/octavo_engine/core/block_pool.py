@@ -1,4 +1,4 @@
-"""Who holds which block of the KV cache, and which block is given away next."""
+"""Holders of each block of the KV cache, and the order in which free blocks are allocated."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Block:
     """One block. ``ref_count`` holders have it in their tables; ``node`` is its name in the prefix cache, if any.
 
-    ``previous`` and ``next`` are the links of the free list, which exactly the blocks without a holder are in.
+    ``previous`` and ``next`` are the links of the free list. Exactly the blocks without a holder are in that list.
     """
 
     id: int
@@ -76,9 +76,9 @@ class FreeList:
 class BlockPool:
     """Fixed blocks, counted references, least recently used first.
 
-    A free block that is still published serves hits until it is handed out; ``evict`` is then told. Holders let go of
-    their last block first and whoever holds a block holds what stands before it, so in the free list children always
-    stand before their parents: taking from the front takes leaves of the prefix tree.
+    A free block that is still published serves hits until the pool allocates it. The pool then calls ``evict``. Holders
+    release their last block first, and the holder of a block also holds all blocks before it. So in the free list
+    children always precede their parents: allocation from the front takes leaves of the prefix tree.
     """
 
     def __init__(self, num_blocks: int, evict: Callable[["CacheNode"], None]) -> None:
@@ -91,11 +91,11 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks without a holder, published or not: as many can be allocated."""
+        """Number of blocks without a holder, published or not. All of them can be allocated."""
         return len(self.free)
 
     def allocate(self) -> Block:
-        """Hands out one block; there must be a free one."""
+        """Allocate one block; there must be a free one."""
         block = self.free.pop_front()
         if block.node is not None:
             self.num_cached_free -= 1
@@ -104,7 +104,7 @@ class BlockPool:
         return block
 
     def acquire(self, blocks: Iterable[Block]) -> None:
-        """Adds a holder to each, taking out of the free list those that had none."""
+        """Add a holder to each block, and take blocks that had none out of the free list."""
         for block in blocks:
             if block.ref_count == 0:
                 self.free.remove(block)
@@ -112,7 +112,10 @@ class BlockPool:
             block.ref_count += 1
 
     def release(self, blocks: Iterable[Block]) -> None:
-        """Takes a holder from each; ``blocks`` are in the order in which they may be evicted, last of a chain first."""
+        """Remove one holder from each block.
+
+        ``blocks`` are in the order in which they may be evicted, the last block of a chain first.
+        """
         for block in blocks:
             block.ref_count -= 1
             if block.ref_count:
@@ -124,7 +127,7 @@ class BlockPool:
                 self.num_cached_free += 1
 
     def forget(self, block: Block) -> None:
-        """A free block has lost its name: it is the first to be handed out."""
+        """Move a free block that has lost its name to the front, so that it is allocated first."""
         self.free.remove(block)
         self.free.push_front(block)
         self.num_cached_free -= 1

@@ -9,11 +9,13 @@ from octavo_api.settings import Change, EngineSettings, SchedulingPolicy, change
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """Sizes and policies. ``num_blocks`` blocks of ``block_size`` tokens are all the KV cache there is.
+    """Sizes and policies. ``num_blocks`` blocks of ``block_size`` tokens are the whole KV cache.
 
-    ``long_prefill_token_threshold`` 0 is no limit; ``seed`` None draws the seeds of requests without one from the
-    operating system; ``steps_in_flight`` is the number of plans that may be made ahead of the oldest commit.
-    Raises ``ConfigurationError`` where no request could ever run, or where running sequences could starve each other.
+    ``long_prefill_token_threshold`` 0 is no limit. Requests without a seed draw theirs from a generator that starts
+    from ``seed``; with None, the operating system seeds that generator. ``steps_in_flight`` is the maximum number of
+    plans that are made and not committed.
+
+    Raises ``ConfigurationError`` if no request could ever run, or if running sequences could starve each other.
     """
 
     num_blocks: int
@@ -33,12 +35,15 @@ class CoreConfig:
 
     @classmethod
     def from_settings(cls, settings: EngineSettings, **facts: Any) -> Self:
-        """Takes each field from the setting of its name, or from ``facts``, which the model and the machine decide."""
+        """Take each field from the setting of its name, or from ``facts``.
+
+        The facts are values that the model and the machine decide.
+        """
         named = {name: getattr(settings, name) for name in cls.__slots__ if hasattr(settings, name)}
         return cls(**{**named, "max_num_seqs": settings.num_seqs, **facts})
 
     def with_live(self, settings: EngineSettings) -> Self:
-        """Returns this configuration with the settings that change while requests run."""
+        """Return this configuration with the settings that change while requests run."""
         live = [name for name in type(settings).model_fields if change_of(type(settings), name) is Change.LIVE]
         return replace(self, **{name: getattr(settings, name) for name in live})
 
@@ -63,5 +68,5 @@ class CoreConfig:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that the whole KV cache holds."""
+        """Number of tokens that the whole KV cache holds."""
         return self.num_blocks * self.block_size

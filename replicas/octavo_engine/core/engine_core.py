@@ -1,4 +1,7 @@
-"""The engine's core: requests in, plans out, outputs back. No thread, no clock: the caller says what time it is."""
+"""The engine's core: requests in, plans out, outputs back.
+
+It has no thread and no clock: the caller passes the time.
+"""
 
 from collections import abc
 from random import Random
@@ -26,10 +29,11 @@ _RETRY_AFTER_S = (1.0, 60.0)
 
 
 class EngineCore:
-    """Every choice of every request that ``add_request`` took ends with exactly one output that has a finish reason.
+    """The requests, the scheduler and the KV cache of one engine.
 
-    ``schedule`` makes plans, at most ``config.steps_in_flight`` ahead of the oldest that is not committed; ``commit``
-    or ``fail_step`` takes what came of each, in the order of the plans.
+    Every choice of every request that ``add_request`` accepted ends with exactly one output that has a finish reason.
+    ``schedule`` makes plans; at most ``config.steps_in_flight`` of them are not committed. ``commit`` or ``fail_step``
+    receives the result of each plan, in the order of the plans.
     """
 
     def __init__(self, config: CoreConfig) -> None:
@@ -64,10 +68,10 @@ class EngineCore:
         return bool(self._lifecycle.requests)
 
     def add_request(self, new: NewRequest, now: float) -> None:
-        """Queues a request.
+        """Queue a request.
 
-        Raises ``InvalidRequest``, ``ContextLengthExceeded``, ``CacheCapacityExceeded``, or ``QueueFull`` when as many
-        requests wait as may, those that a free row waits for not counted.
+        Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded``. Raises ``QueueFull`` if the
+        maximum number of requests waits; requests that a free row can take do not count.
         """
         self._lifecycle.now = now
         scheduler, limit = self._scheduler, self.config.max_num_queued_reqs
@@ -90,7 +94,7 @@ class EngineCore:
         self._lifecycle.begin(request, new.deadline)
 
     def abort(self, request_id: abc.Hashable, choice: int | None = None) -> None:
-        """Ends a request, or one choice of it, now. What has ended or is not known is left as it is."""
+        """End a request, or one choice of it, now. Ended and unknown ones stay as they are."""
         request = self._lifecycle.requests.get(request_id)
         if request is None:
             return
@@ -101,19 +105,19 @@ class EngineCore:
     # Steps
 
     def schedule(self, now: float) -> StepPlan | None:
-        """Returns the next plan; None when there is nothing to do, or before the oldest plan is committed.
+        """Return the next plan; None if there is nothing to do, or until the oldest plan is committed.
 
-        Requests whose deadline has passed end here, whatever state they are in.
+        Requests whose deadline has passed end here, in any state.
         """
         self._lifecycle.now = now
         self._lifecycle.expire()
         return self._scheduler.schedule(now)
 
     def commit(self, output: StepOutput, now: float) -> None:
-        """Takes what the oldest plan in flight brought; raises ``ValueError`` if ``output`` is not that plan's.
+        """Apply the output of the oldest plan in flight; raise ``ValueError`` if it does not match that plan.
 
-        Work for sequences that were preempted or have ended since it was planned is stale, and dropped. A row that
-        failed alone ends its request with ``EngineFailure``.
+        Work for sequences that were preempted or have ended since the plan was made is stale, and is dropped. A row
+        that failed alone ends its request with ``EngineFailure``.
         """
         lifecycle = self._lifecycle
         lifecycle.now = now
@@ -138,9 +142,10 @@ class EngineCore:
                 lifecycle.fork(seq, sampled)
 
     def fail_step(self, step_id: int, error: RequestError, now: float) -> None:
-        """The runner raised in the oldest plan in flight: its requests end with ``error``, all others go on.
+        """End the requests of the oldest plan in flight with ``error``, because the runner raised in it.
 
-        Nothing that the step was to write is published. Raises ``ValueError`` if ``step_id`` is not the oldest.
+        All other requests continue. Nothing that the step was to write is published. Raises ``ValueError`` if
+        ``step_id`` is not the oldest.
         """
         self._lifecycle.now = now
         step = self._steps.oldest(step_id)
@@ -151,17 +156,17 @@ class EngineCore:
         self._scheduler.rows.leave_again(step.leaves)
 
     def take_outputs(self) -> list[RequestOutput]:
-        """Returns all outputs since the last call, in order."""
+        """Return all outputs since the last call, in order."""
         return self._lifecycle.take_outputs()
 
     # Prefix cache
 
     def take_events(self) -> list[CacheEvent]:
-        """Returns all changes of the prefix cache since the last call, in order."""
+        """Return all changes of the prefix cache since the last call, in order."""
         return self._log.take()
 
     def snapshot(self) -> list[BlockHash]:
-        """Returns every held hash, parents before children."""
+        """Return every held hash, parents before children."""
         return self._kv.cache.snapshot()
 
     @property
@@ -170,17 +175,17 @@ class EngineCore:
 
     @property
     def num_cached_blocks(self) -> int:
-        """The number of held hashes."""
+        """Number of held hashes."""
         return len(self._kv.cache.nodes)
 
     def reset_prefix_cache(self) -> None:
-        """Forgets all prefixes. Requests that run now go on, and publish nothing any more."""
+        """Forget all prefixes. Running requests continue, and publish nothing from then on."""
         self._kv.reset_prefix_cache()
 
     # The whole
 
     def reconfigure(self, settings: EngineSettings) -> None:
-        """Takes up the settings that change while requests run."""
+        """Apply the settings that change while requests run."""
         self.config = self.config.with_live(settings)
         self._scheduler.reconfigure(self.config)
 
@@ -207,16 +212,16 @@ class EngineCore:
         )
 
     def check_integrity(self) -> None:
-        """Recomputes everything that is kept from what it is kept of; raises ``AssertionError`` at a difference."""
+        """Recompute all derived state from its sources; raise ``AssertionError`` at a difference."""
         integrity.check(self._scheduler, self._kv, self._steps, self._log.digest, self._lifecycle.requests.values())
 
     def _settle(self, step: Step) -> None:
-        """Ends a step's hold on blocks, before anybody lets go of what stands before them."""
+        """End a step's hold on blocks, before any sequence releases the blocks before them."""
         self._steps.pop()
         self._kv.settle(step)
 
     def _commit_written(self, step: Step, output: StepOutput) -> None:
-        """Publishes blocks that are full now, and hands on log probabilities of prompts."""
+        """Publish blocks that are full now, and deliver log probabilities of prompts."""
         block_size, kv = self.config.block_size, self._kv
         for work, (seq, epoch) in zip(step.work, step.by_row.values(), strict=True):
             if seq.epoch != epoch:

@@ -1,4 +1,4 @@
-"""What a router must know to follow the prefix cache: ordered events and a digest of all that is held."""
+"""Events for routers that follow the prefix cache: ordered changes, and a digest of all held blocks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """``hashes`` follow ``parent`` and each other in one chain; ``parent`` None is the start of a chain."""
+    """Hashes that follow ``parent`` and each other in one chain; ``parent`` None is the start of a chain."""
 
     parent: BlockHash | None
     hashes: tuple[BlockHash, ...]
@@ -25,7 +25,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Nothing is held any more."""
+    """Removal of all held blocks."""
 
 
 CacheEvent = Stored | Removed | Cleared
@@ -49,7 +49,7 @@ class Digest:
 
 
 class _Run:
-    """An event that is still growing: neighbours of one kind are told as one."""
+    """An event that still grows: neighbours of one kind become one event."""
 
     __slots__ = ("hashes", "parent", "stored")
 
@@ -64,7 +64,7 @@ class _Run:
 
 
 class EventLog:
-    """Records events in order until they are taken, and keeps the digest, O(1) for each block."""
+    """Events in order, until ``take`` returns them, and the digest, O(1) for each block."""
 
     def __init__(self) -> None:
         self._runs: list[_Run | Cleared] = []

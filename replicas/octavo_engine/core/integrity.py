@@ -1,4 +1,4 @@
-"""Everything that the core keeps up step by step, computed again from scratch."""
+"""Comparison of the core's incremental state with a computation from scratch."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from octavo_engine.core.steps import StepsInFlight
 def check(
     scheduler: Scheduler, kv: KVCacheManager, steps: StepsInFlight, digest: Digest, requests: Iterable[Request]
 ) -> None:
-    """Raises ``AssertionError`` at the first difference between what is kept and what it should be."""
+    """Raise ``AssertionError`` at the first difference between the state and its recomputation."""
     _check_sequences(scheduler, kv, requests)
     _check_references(scheduler, kv, steps)
     _check_free_list(kv)

@@ -1,4 +1,4 @@
-"""The blocks of a sequence: found, given, shared, named and let go."""
+"""The blocks of a sequence: found, allocated, shared, named and released."""
 
 from octavo_api.blocks import next_hash
 from octavo_engine.core.block_pool import BlockPool
@@ -12,8 +12,8 @@ from octavo_engine.core.steps import Step, StepsInFlight
 class KVCacheManager:
     """Block tables over one pool and one prefix cache.
 
-    A sequence gets all blocks of its known tokens when it is admitted, so that what was admitted can be computed, and
-    one block at a time from then on. Blocks that a plan in flight touches stay held until that plan is committed.
+    An admitted sequence gets all blocks of its known tokens, so that they can be computed. From then on it gets one
+    block at a time. Blocks that a plan in flight touches stay held until that plan is committed.
     """
 
     def __init__(
@@ -23,14 +23,15 @@ class KVCacheManager:
         self.cache = PrefixCache(log)
         self.pool = BlockPool(num_blocks, self.cache.evict)
         self.num_returning = 0
-        """At most so many blocks come back when the plans in flight are committed."""
+        """Maximum number of blocks that become free when the plans in flight are committed."""
         self._enabled = enable_prefix_caching
         self._steps = steps
 
     def find_hit(self, seq: Sequence) -> int:
-        """Returns the number of leading blocks that the cache holds, at most those before the last token.
+        """Return the number of leading blocks that the cache holds, at most the blocks before the last token.
 
-        Log probabilities of the prompt need its logits, so what still owes them reads nothing from the cache.
+        Log probabilities of the prompt need its logits. So a sequence that still owes them reads nothing from the
+        cache.
         """
         if not self._enabled or seq.request.wants_prompt_logprobs:
             return 0
@@ -39,17 +40,20 @@ class KVCacheManager:
         return self.cache.depth(seq.hashes, limit)
 
     def uncached_tokens(self, seq: Sequence) -> int:
-        """Returns how many known tokens the cache does not hold now."""
+        """Return the number of known tokens that the cache does not hold now."""
         return len(seq.tokens) - self.find_hit(seq) * self.block_size
 
     def fits(self, seq: Sequence, hit: int) -> bool:
-        """Whether all known tokens of a waiting sequence have room now: hits that are in use already cost nothing."""
+        """Return True if all known tokens of a waiting sequence have room now.
+
+        Hits that are already in use cost nothing.
+        """
         if self._num_blocks(seq) <= self.pool.num_free:
             return True
         return self._num_blocks(seq) - self.cache.held_depth(seq.hashes, hit) <= self.pool.num_free
 
     def admit(self, seq: Sequence, hit: int) -> None:
-        """Gives a sequence that fits its blocks, the first ``hit`` of them from the cache."""
+        """Give a sequence that fits its blocks, the first ``hit`` of them from the cache."""
         blocks = self.cache.blocks(seq.hashes, hit)
         self.pool.acquire(blocks)
         allocate = self.pool.allocate
@@ -61,11 +65,11 @@ class KVCacheManager:
         seq.writable_until = len(blocks) * self.block_size
 
     def extend(self, seq: Sequence, step: Step) -> tuple[int, ...] | None:
-        """Makes the next position of ``seq`` writable; returns the ids of appended blocks, None if none is free.
+        """Make the next position of ``seq`` writable; return the ids of appended blocks, None if no block is free.
 
-        The position lies behind the table, or in the partial last block of a prompt that a fork shares: who joined
-        before the fork goes on writing there, each fork writes into a copy. The last one that is left with it writes
-        in place, unless the block has been named after another one's tokens.
+        The position lies behind the table, or in the partial last block of a prompt that a fork shares. The sequence
+        that joined before the fork continues to write to that block. Each fork writes to a copy. The last holder of the
+        block writes in place, unless the block was named after the tokens of another sequence.
         """
         index = seq.num_computed_tokens // self.block_size
         shared = seq.blocks[index] if index < len(seq.blocks) else None
@@ -84,7 +88,7 @@ class KVCacheManager:
         return (seq.blocks[-1].id,) if shared is None else ()
 
     def fork(self, leader: Sequence, fork: Sequence) -> None:
-        """Lets ``fork`` share the blocks of the prompt; its next position is not writable yet."""
+        """Share the blocks of the prompt with ``fork``, whose next position is not writable yet."""
         blocks = leader.blocks[: -(-leader.prompt_len // self.block_size)]
         self.pool.acquire(blocks)
         fork.blocks = blocks
@@ -93,7 +97,7 @@ class KVCacheManager:
         fork.cache_generation = leader.cache_generation
 
     def publish(self, seq: Sequence, num_written: int) -> None:
-        """Names the full blocks among the first ``num_written`` positions, which are written."""
+        """Name the full blocks among the first ``num_written`` positions, which are written."""
         if not self._enabled or seq.cache_generation != self.cache.generation:
             return
         full = num_written // self.block_size
@@ -106,7 +110,7 @@ class KVCacheManager:
         seq.num_published = max(full, seq.num_published)
 
     def release(self, seq: Sequence) -> None:
-        """Takes all blocks from ``seq``, at once or when the last plan that touches them is committed."""
+        """Take all blocks from ``seq``, now or when the last plan that touches them is committed."""
         blocks, seq.blocks = seq.blocks, []
         step = self._steps.find(seq.last_step)
         if step is None:
@@ -119,12 +123,12 @@ class KVCacheManager:
         seq.epoch += 1
 
     def settle(self, step: Step) -> None:
-        """A step is over: what only it touched is free."""
+        """Release the blocks that a finished step still held."""
         self.num_returning -= len(step.released)
         self.pool.release(step.released)
 
     def reset_prefix_cache(self) -> None:
-        """Forgets every prefix. Running sequences keep their blocks, which are not named again."""
+        """Forget every prefix. Running sequences keep their blocks, which are not named again."""
         for block in self.cache.clear():
             if block.ref_count == 0:
                 self.pool.forget(block)

@@ -1,4 +1,4 @@
-"""How the choices of requests gain tokens, fork and end, and what is told of it."""
+"""The lifecycle of requests: their choices gain tokens, fork and end, and outputs report it."""
 
 from collections import abc
 from heapq import heappop, heappush
@@ -15,8 +15,8 @@ _SMOOTHING = 0.2
 class Lifecycle:
     """All requests that have not ended. ``end`` is the one way out, so that each choice ends exactly once.
 
-    A request's leader computes the prompt. Choices fork from it when their first tokens are sampled; until then it
-    goes on even if its own choice has ended.
+    A request's leader computes the prompt. Choices fork from it when their first tokens are sampled. Until then it
+    continues, even if its own choice has ended.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -25,7 +25,7 @@ class Lifecycle:
         self.now = 0.0
         self.num_generated_tokens = 0
         self.seconds_per_end = 0.0
-        """Smoothed time between ends of requests: how often a place in the queue comes free."""
+        """Smoothed seconds between ends of requests, which each free a place in the queue."""
         self._scheduler = scheduler
         self._deadlines: list[tuple[float, int, abc.Hashable]] = []
         self._last_end: float | None = None
@@ -37,7 +37,7 @@ class Lifecycle:
         self._scheduler.enqueue(request.leader)
 
     def append(self, seq: Sequence, sampled: Sampled) -> None:
-        """Gives a sequence the token that was sampled for it, and ends its choice if that was the last."""
+        """Append the sampled token to a sequence, and end its choice if the token was the last."""
         request, token_id = seq.request, sampled.token_id
         seq.tokens.append(token_id)
         self.num_generated_tokens += 1
@@ -51,7 +51,7 @@ class Lifecycle:
             self.end(request, seq.choice, finish, token_ids=(token_id,), logprobs=logprobs)
 
     def fork(self, leader: Sequence, sampled: Sampled) -> None:
-        """Makes a choice a sequence of its own, with the first token that was sampled for it."""
+        """Make a choice a sequence of its own, with its first sampled token."""
         request = leader.request
         fork = leader.fork(sampled.choice)
         request.sequences[fork.choice] = fork
@@ -62,7 +62,10 @@ class Lifecycle:
         self._drop_idle(leader)
 
     def append_prompt_logprobs(self, request: Request, first: int, entries: tuple[Logprobs, ...]) -> None:
-        """Hands on the entries of prompt positions from ``first``, but for those handed on before a preemption."""
+        """Output the entries of prompt positions from ``first``.
+
+        Entries that were output before a preemption are left out.
+        """
         due = entries[request.next_prompt_logprob - first :]
         request.next_prompt_logprob += len(due)
         if due and 0 in request.sequences:
@@ -78,7 +81,7 @@ class Lifecycle:
         logprobs: tuple[Logprobs, ...] = (),
         error: RequestError | None = None,
     ) -> None:
-        """Ends a choice that has not ended, whatever state it is in."""
+        """End a choice that has not ended, in any state."""
         leader = request.leader
         seq = request.sequences.pop(choice, None)
         if seq is None:
@@ -94,12 +97,12 @@ class Lifecycle:
         self._tell(request, choice, token_ids, logprobs, finish=finish, error=error, last=last)
 
     def fail(self, request: Request, error: RequestError) -> None:
-        """Ends all choices that have not ended with ``error``."""
+        """End all remaining choices with ``error``."""
         for choice in request.live_choices:
             self.end(request, choice, Finish(FinishReason.ERROR), error=error)
 
     def expire(self) -> None:
-        """Ends what is past its deadline."""
+        """End the requests whose deadline has passed."""
         while self._deadlines and self._deadlines[0][0] <= self.now:
             deadline, arrival, request_id = heappop(self._deadlines)
             request = self.requests.get(request_id)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Totals:
-    """Counters; tokens where the name says tokens or speaks of the prefix cache."""
+    """Counters of events and tokens. The counters of the prefix cache count tokens."""
 
     num_preemptions: int = 0
     recomputed_tokens: int = 0
@@ -19,8 +19,8 @@ class Totals:
 class CoreLoad:
     """The fields of ``octavo.v1.Load`` that the core knows, under the same names.
 
-    A request of ``n`` choices counts once for each choice that has a row, or waits for one.
-    ``waiting_uncached_tokens`` is an estimate: a waiting prompt is compared with the cache on arrival and now and then.
+    A request of ``n`` choices counts once for each choice that has a row, or waits for one. ``waiting_uncached_tokens``
+    is an estimate: the core compares a waiting prompt with the cache on arrival and then occasionally.
     """
 
     num_requests_running: int

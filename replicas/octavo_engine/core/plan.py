@@ -1,9 +1,9 @@
-"""The seam between scheduler and model runner: what one step computes, and what came of it.
+"""The interface between scheduler and model runner: the work of one step, and its result.
 
-The scheduler makes a ``StepPlan``; the runner executes plans in the order in which they were made and gives a
-``StepOutput`` for each. A plan may be made before the plan ahead of it has been executed (two in flight): the tokens
-that the earlier plan samples are then not known to the scheduler, so a plan says *which* positions to compute and the
-runner reads the token ids from its own rows, where it wrote what it sampled.
+The scheduler makes a ``StepPlan``. The runner executes plans in the order in which they were made and returns a
+``StepOutput`` for each. The scheduler may make a plan before the runner has executed the plan ahead of it (two in
+flight). It does not know the tokens that the earlier plan samples. So a plan contains the *positions* to compute. The
+runner reads the token ids from its own rows, where it wrote the sampled tokens.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from octavo_api.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class RowJoin:
-    """A sequence takes a row: a new one, a fork, or one that comes back after preemption.
+    """Assignment of a row to a sequence: a new one, a fork, or one that resumes after preemption.
 
     ``token_ids`` are all tokens known so far (prompt, then output); the first ``prompt_len`` are the prompt.
     ``block_ids`` is the row's whole block table. ``sampling.seed`` is set. The random number for the token at
@@ -30,13 +30,15 @@ class RowJoin:
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """Compute positions ``start .. start + count - 1`` of a row, whose KV is then in the row's blocks.
+    """Positions ``start .. start + count - 1`` of a row to compute. Their KV is then in the row's blocks.
 
-    ``new_block_ids`` are appended to the row's block table first. Where ``choices`` is not empty, the logits of the
-    last position are sampled once for each choice (a fork point samples several from one row of logits); the runner
-    appends the token of the row's own choice to the row. The own choice is missing where it was aborted and others are
-    still to fork from the row. ``prompt_logprobs`` asks for log probabilities of the prompt
-    tokens at positions ``start + 1 .. start + count``, as far as they are prompt.
+    The runner first appends ``new_block_ids`` to the row's block table. If ``choices`` is not empty, it samples the
+    logits of the last position once for each choice. A fork point samples several tokens from one row of logits. The
+    runner appends the token of the row's own choice to the row. The own choice is missing if it was aborted while
+    others are still to fork from the row.
+
+    ``prompt_logprobs`` requests log probabilities of the prompt tokens at positions ``start + 1 .. start + count``, as
+    far as they are prompt.
     """
 
     row: int
@@ -49,7 +51,7 @@ class RowWork:
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Copy the KV of all layers from block ``source`` to block ``target`` (copy on write)."""
+    """Copy of the KV of all layers from block ``source`` to block ``target`` (copy on write)."""
 
     source: int
     target: int
@@ -57,10 +59,10 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step, in the order in which the runner carries it out: leave, copy, join, compute.
+    """One step, in the order in which the runner executes it: leave, copy, join, compute.
 
-    After a plan that raised, the next one repeats its leaves: to leave an empty row does nothing, to join a row that
-    is taken replaces what was there.
+    After a plan that raised, the next plan repeats its leaves. A leave of an empty row has no effect. A join of a row
+    in use replaces its contents.
     """
 
     step_id: int
@@ -76,7 +78,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log probabilities at one position: the token that stands there, and the most likely ones, best first."""
+    """Log probabilities at one position: of the token there, and of the most likely tokens, best first."""
 
     token_id: int
     logprob: float
@@ -85,7 +87,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One sampled token. ``logprobs`` is set where the row's sampling asks for it."""
+    """One sampled token. ``logprobs`` is set if the row's sampling requests it."""
 
     row: int
     choice: int
@@ -95,12 +97,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a plan brought: one ``Sampled``, in any order, for each choice of each row's work.
+    """Result of a plan: one ``Sampled``, in any order, for each choice of each row's work.
 
-    ``prompt_logprobs`` maps a row to one entry for each prompt position it asked for.
+    ``prompt_logprobs`` maps a row to one entry for each requested prompt position.
 
-    ``failed`` maps a row to what went wrong with it alone (its logits were not finite). Such a row has no entry in
-    ``sampled``; its request ends with ``EngineFailure``, the others go on.
+    ``failed`` maps a row to the reason of a failure of this row alone (its logits were not finite). Such a row has no
+    entry in ``sampled``. Its request ends with ``EngineFailure``; the others continue.
     """
 
     step_id: int

@@ -1,4 +1,4 @@
-"""Who gives way when the block pool runs dry, and how."""
+"""Preemption: the choice of a victim when the block pool is empty, and the release of its blocks."""
 
 from collections import abc
 from typing import Protocol
@@ -9,14 +9,17 @@ from octavo_engine.core.request import Sequence
 
 class VictimPolicy(Protocol):
     def choose(self, running: abc.Sequence[Sequence], first: int) -> int:
-        """Returns the index of the victim, at least ``first``: those before it are in the plan already.
+        """Return the index of the victim, at least ``first``: sequences before it are in the plan already.
 
         ``running`` is in the order of the waiting queue's policy.
         """
 
 
 class LastAdmitted:
-    """The last in order, so that the first always gets on; the one in need itself if it is the last."""
+    """The last sequence in order, so that the first always progresses.
+
+    The victim is the sequence in need itself if it is the last.
+    """
 
     def choose(self, running: abc.Sequence[Sequence], first: int) -> int:
         return len(running) - 1
@@ -24,12 +27,14 @@ class LastAdmitted:
 
 class PreemptionMode(Protocol):
     def vacate(self, seq: Sequence, kv: KVCacheManager) -> None:
-        """Takes the blocks from ``seq`` and leaves it such that it can be admitted again."""
+        """Take the blocks from ``seq`` and leave it ready to be admitted again."""
 
 
 class Recompute:
-    """The KV is given up. What was published stays in the prefix cache as long as nobody needs the blocks, so that
-    coming back often costs only the partial last block.
+    """Release of the KV, to compute it again later.
+
+    Published blocks stay in the prefix cache until another sequence needs them. So a resumed sequence often recomputes
+    only the partial last block.
     """
 
     def vacate(self, seq: Sequence, kv: KVCacheManager) -> None:

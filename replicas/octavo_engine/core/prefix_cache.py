@@ -1,4 +1,7 @@
-"""Which prefixes are held: a tree of named blocks, of which what is held is always a prefix ``0 .. d`` of any chain."""
+"""Held prefixes: a tree of named blocks.
+
+The held part of any chain is always a prefix ``0 .. d`` of it.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -9,11 +12,11 @@ from octavo_engine.core.events import EventLog
 
 
 class CacheNode:
-    """A block hash that is held, the blocks that hold it, and how many held hashes follow it directly.
+    """A held block hash, the blocks that hold it, and the number of held hashes that follow it directly.
 
-    Two sequences that compute the same prefix at the same time each have a block of their own, because tables only
-    grow at their end. All of them carry the name as long as they are in use, so that the holder of a block always
-    holds all hashes before it; when two are left and one has no holder, that one loses the name.
+    Two sequences that compute the same prefix at the same time have a block each, because tables only grow at their
+    end. All of these blocks carry the name while they are in use. So the holder of a block always holds all hashes
+    before it. When two blocks are left and one has no holder, that block loses the name.
     """
 
     __slots__ = ("blocks", "children", "hash", "parent")
@@ -26,11 +29,11 @@ class CacheNode:
 
     @property
     def held(self) -> bool:
-        """Whether a sequence uses it. A node whose child is held is held."""
+        """True if a sequence uses the node. A node whose child is held is held."""
         return self.blocks[0].ref_count > 0
 
     def drop_duplicate(self, block: Block) -> bool:
-        """Takes the name from ``block`` if another block has it too; says whether it did."""
+        """Take the name from ``block`` if another block has it too; return True if it did."""
         if len(self.blocks) == 1:
             return False
         self.blocks.remove(block)
@@ -39,7 +42,7 @@ class CacheNode:
 
 
 class PrefixCache:
-    """Chain hash to block. Says what it holds through ``log``."""
+    """Map of chain hashes to blocks. It reports its changes to ``log``."""
 
     def __init__(self, log: EventLog) -> None:
         self.nodes: dict[BlockHash, CacheNode] = {}
@@ -48,22 +51,25 @@ class PrefixCache:
         self._log = log
 
     def depth(self, hashes: Sequence[BlockHash], limit: int) -> int:
-        """Returns how many of the first ``limit`` hashes are held: they are a prefix, so bisection finds it."""
+        """Return the number of held hashes among the first ``limit``.
+
+        The held hashes are a prefix, so bisection finds its end.
+        """
         nodes = self.nodes
         return bisect_left(range(limit), True, key=lambda i: hashes[i] not in nodes)
 
     def held_depth(self, hashes: Sequence[BlockHash], depth: int) -> int:
-        """Returns how many of the first ``depth`` hashes, all of them held here, running sequences use."""
+        """Return how many of the first ``depth`` hashes, all of them held here, running sequences use."""
         nodes = self.nodes
         return bisect_left(range(depth), True, key=lambda i: not nodes[hashes[i]].held)
 
     def blocks(self, hashes: Sequence[BlockHash], depth: int) -> list[Block]:
-        """Returns one block for each of the first ``depth`` hashes."""
+        """Return one block for each of the first ``depth`` hashes."""
         nodes = self.nodes
         return [nodes[hashes[i]].blocks[0] for i in range(depth)]
 
     def publish(self, block: Block, block_hash: BlockHash, parent: CacheNode | None) -> Block | None:
-        """Names a written block that is in use; ``parent`` is the node before it.
+        """Name a written block that is in use; ``parent`` is the node before it.
 
         Returns a free block that had the name and lost it, if there was one.
         """
@@ -82,7 +88,7 @@ class PrefixCache:
         return first if first.ref_count == 0 and node.drop_duplicate(first) else None
 
     def evict(self, node: CacheNode) -> None:
-        """Drops a leaf that nobody uses. Raises ``AssertionError`` for anything else: routers rely on prefixes."""
+        """Drop an unused leaf. Raises ``AssertionError`` for any other node: routers rely on prefixes."""
         if node.children or len(node.blocks) != 1:
             raise AssertionError(f"block {node.blocks[0].id} was to be evicted before what follows it")
         del self.nodes[node.hash]
@@ -93,7 +99,10 @@ class PrefixCache:
         self._log.removed(node.hash)
 
     def clear(self) -> list[Block]:
-        """Forgets all names, and the right of everything now running to add new ones; returns the blocks."""
+        """Forget all names and return the blocks.
+
+        Sequences that run now may not add names any more.
+        """
         blocks = [block for node in self.nodes.values() for block in node.blocks]
         for block in blocks:
             block.node = None
@@ -103,5 +112,5 @@ class PrefixCache:
         return blocks
 
     def snapshot(self) -> list[BlockHash]:
-        """Returns every held hash, parents before children."""
+        """Return every held hash, parents before children."""
         return list(self.nodes)

@@ -1,4 +1,4 @@
-"""Who waits, and who is next."""
+"""The queue of waiting sequences, and its order."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
@@ -10,7 +10,7 @@ from octavo_engine.core.request import OrderKey, Sequence
 
 
 class OrderPolicy(Protocol):
-    """In which order sequences wait and run, and from whose end they are preempted."""
+    """Order in which sequences wait and run. Preemption takes sequences from its end."""
 
     def key(self, priority: int, arrival: int, choice: int) -> OrderKey: ...
 
@@ -21,8 +21,9 @@ class FirstComeFirstServed:
 
 
 class LowestPriorityValueFirst:
-    """Strict: a request that waits behind an endless stream of more urgent ones is ended by its deadline only. One that
-    runs keeps its row and gets its tokens, unless the blocks run out.
+    """Strict priority. Behind an endless stream of more urgent requests, only its deadline ends a waiting request.
+
+    A running request keeps its row and gets its tokens, unless the blocks run out.
     """
 
     def key(self, priority: int, arrival: int, choice: int) -> OrderKey:
@@ -36,16 +37,17 @@ ORDER_POLICIES: dict[SchedulingPolicy, OrderPolicy] = {
 
 
 class WaitingQueue:
-    """Sequences by their key. Keys never change, so one that was preempted comes back before all that arrived later.
+    """Sequences by their key. Keys never change, so a preempted sequence comes back before all later arrivals.
 
-    Removal marks; what is marked is dropped when it comes up, or when it outnumbers the rest.
+    Removal only marks a sequence. The queue drops marked sequences when they come first, or when they outnumber the
+    rest.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[OrderKey, Sequence]] = []
         self._uncached: dict[Sequence, int] = {}
         self.uncached_tokens = 0
-        """Tokens of all waiting sequences that the prefix cache did not hold when it was last asked."""
+        """Tokens of all waiting sequences that the prefix cache did not hold at the last check."""
 
     def __len__(self) -> int:
         return len(self._uncached)
@@ -62,21 +64,21 @@ class WaitingQueue:
         self.uncached_tokens += uncached_tokens
 
     def peek(self) -> Sequence | None:
-        """Returns the next one, which stays."""
+        """Return the next sequence, which stays in the queue."""
         heap, waiting = self._heap, self._uncached
         while heap and heap[0][1] not in waiting:
             heappop(heap)
         return heap[0][1] if heap else None
 
     def discard(self, seq: Sequence) -> None:
-        """Takes ``seq`` out if it waits."""
+        """Remove ``seq`` if it waits."""
         self.uncached_tokens -= self._uncached.pop(seq, 0)
         if len(self._heap) > 2 * len(self._uncached) + 16:
             self._heap = [(seq.key, seq) for seq in self._uncached]
             heapify(self._heap)
 
     def refresh(self, limit: int, uncached_tokens: Callable[[Sequence], int]) -> None:
-        """Asks again about the ``limit`` sequences that were asked about longest ago."""
+        """Check again the ``limit`` sequences whose last check is the longest ago."""
         for seq in list(islice(self._uncached, limit)):
             self.uncached_tokens -= self._uncached.pop(seq)
             self._uncached[seq] = uncached_tokens(seq)

@@ -1,4 +1,4 @@
-"""A request, the sequences that its choices become, and what it hands back."""
+"""A request, the sequences of its choices, and its outputs."""
 
 from collections import abc
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from octavo_engine.core.stopping import FinishReason, StopRule
 __all__ = ["FinishReason", "NewRequest", "Request", "RequestOutput", "Sequence", "Timing"]
 
 OrderKey = tuple[int, int, int]
-"""Priority, arrival, choice: unique, smaller goes first, and the same for the whole life of a sequence."""
+"""Priority, arrival, choice. The key is unique, smaller goes first, and it never changes in the life of a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
     """A prompt. ``hashes`` has one for each full block of ``token_ids`` (None: the core computes them).
 
-    ``deadline`` is in the clock of ``now``; ``request_id`` is unique among requests that have not ended.
+    ``deadline`` uses the clock of ``now``. ``request_id`` is unique among requests that have not ended.
     """
 
     request_id: abc.Hashable
@@ -34,7 +34,7 @@ class NewRequest:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds from arrival to first admission, to the first token, to the end."""
+    """Seconds from arrival to first admission, from there to the first token, and from there to the end."""
 
     queue_s: float
     prefill_s: float
@@ -44,10 +44,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What one choice gained. The last output of a choice, and no other, has a ``finish_reason``.
+    """Output of one choice. The last output of a choice, and no other, has a ``finish_reason``.
 
-    ``cached_tokens`` comes with the request's first output, ``timing`` with its very last one. ``prompt_logprobs``
-    has an entry for each prompt token but the first, over as many outputs of choice 0 as there were chunks.
+    The request's first output has ``cached_tokens``, its very last one ``timing``. ``prompt_logprobs`` has an entry for
+    each prompt token except the first, over as many outputs of choice 0 as there were chunks.
     """
 
     request_id: abc.Hashable
@@ -64,7 +64,7 @@ class RequestOutput:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice on its way: ``tokens``, and how many of them have their KV computed.
+    """One choice in progress: ``tokens``, and how many of them have their KV computed.
 
     ::
 
@@ -72,9 +72,9 @@ class Sequence:
         num_tokens  ..................................... + those that plans in flight will sample
         computed    blocks in the table, written or about to be by plans in flight |
 
-    ``num_computed_tokens`` moves when a step is planned, ``tokens`` when it is committed. A sequence that is running
-    has a row; one that waits has neither row nor blocks. ``epoch`` changes whenever it gives up its blocks: work that
-    was planned under another epoch is stale.
+    ``num_computed_tokens`` changes when a step is planned, ``tokens`` when it is committed. A running sequence has a
+    row. A waiting sequence has neither row nor blocks. ``epoch`` changes whenever the sequence releases its blocks:
+    work that was planned under another epoch is stale.
     """
 
     request: "Request"
@@ -85,19 +85,19 @@ class Sequence:
     max_len: int
     hashes: list[BlockHash]
     choices: tuple[int, ...]
-    """Choices that its last position is sampled for: its own, or none once that has ended."""
+    """Choices to sample at its last position: its own, or none after that choice has ended."""
     unforked: tuple[int, ...] = ()
     """Choices that will fork from it when the prompt is computed."""
     num_tokens: int = 0
     num_computed_tokens: int = 0
     num_lost_tokens: int = 0
-    """Tokens whose KV was computed once and given up: what is recomputed."""
+    """Number of tokens whose KV was computed once and released, and is recomputed."""
     num_published: int = 0
-    """Leading blocks that are named in the prefix cache."""
+    """Number of leading blocks that are named in the prefix cache."""
     cache_generation: int = -1
     blocks: list[Block] = field(default_factory=list)
     writable_until: int = 0
-    """First position that it cannot write without a block more (or a copy of a shared one)."""
+    """First position that it cannot write without one more block (or a copy of a shared one)."""
     row: int | None = None
     joined: bool = False
     epoch: int = 0
@@ -107,7 +107,7 @@ class Sequence:
         self.num_tokens = len(self.tokens)
 
     def fork(self, choice: int) -> "Sequence":
-        """Returns a sequence for another choice, as long as the prompt."""
+        """Return a sequence for another choice, as long as the prompt."""
         return Sequence(
             request=self.request,
             choice=choice,
@@ -122,7 +122,7 @@ class Sequence:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What all choices of a request share. ``leader`` computes the prompt and is choice 0's sequence."""
+    """State that all choices of a request share. ``leader`` computes the prompt and is choice 0's sequence."""
 
     id: abc.Hashable
     sampling: SamplingParams
@@ -132,11 +132,11 @@ class Request:
     root: BlockHash
     leader: Sequence = field(init=False)
     sequences: dict[int, Sequence] = field(default_factory=dict)
-    """By choice; a choice that is neither here nor unforked has ended."""
+    """Sequences by choice; a choice that is neither here nor unforked has ended."""
     unreported_cached_tokens: int | None = 0
-    """None once an output has said it."""
+    """Number of cached tokens to report; None after an output has reported it."""
     next_prompt_logprob: int = 1
-    """The first prompt position that owes log probabilities; the prompt's length when none does."""
+    """First prompt position that owes log probabilities; the prompt's length if none does."""
     admitted_at: float | None = None
     first_token_at: float | None = None
     num_preemptions: int = 0

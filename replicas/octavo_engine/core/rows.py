@@ -1,10 +1,10 @@
-"""Which sequence has which row of the model runner."""
+"""Assignment of the model runner's rows to sequences."""
 
 from collections.abc import Iterable
 
 
 class Rows:
-    """Rows ``0 .. count - 1``. A row that was left may be taken again at once: plans leave before they join."""
+    """Rows ``0 .. count - 1``. A sequence may take a freed row at once: plans leave before they join."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -27,13 +27,16 @@ class Rows:
         return self._free.pop()
 
     def leave(self, row: int, *, joined: bool) -> None:
-        """Gives a row back; the next plan tells the runner, if it ever heard that somebody was there."""
+        """Free a row. If the runner has seen a sequence in it (``joined``), the next plan has the leave."""
         self._free.append(row)
         if joined:
             self._leaves.append(row)
 
     def leave_again(self, rows: Iterable[int]) -> None:
-        """Repeats what a plan that failed may not have carried out."""
+        """Repeat the leaves of a failed plan for rows that are still free.
+
+        The runner may not have executed them.
+        """
         self._leaves.extend(self.free.intersection(rows).difference(self._leaves))
 
     def take_leaves(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the next step computes."""
+"""Choice of the work of the next step."""
 
 from bisect import insort
 from operator import attrgetter
@@ -17,11 +17,12 @@ _KEY = attrgetter("key")
 
 
 class Scheduler:
-    """Sequences run and wait in one order, the order policy's; victims are taken from its end.
+    """Sequences that run and wait in one order, the order policy's. Victims come from its end.
 
-    Progress: the first running sequence is in every plan, unless it waits for blocks that plans in flight give back.
-    It is never a victim, and its blocks suffice when all others have given theirs; when nothing runs and nothing is in
-    flight, the first waiting one fits. So within ``longest prompt / smallest chunk`` plans a token is sampled and kept.
+    Progress: the first running sequence is in every plan, unless it waits for blocks that plans in flight give back. It
+    is never a victim, and its blocks suffice when all others have given theirs. If nothing runs and nothing is in
+    flight, the first waiting sequence fits. So within ``longest prompt / smallest chunk`` plans a token is sampled and
+    kept.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Scheduler:
         self.rows = Rows(config.max_num_seqs)
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
-        """In order; those without a row have ended and are dropped before the next plan."""
+        """Sequences in order. A sequence without a row has ended and is dropped before the next plan."""
         self.num_unadmitted = 0
         self.step_tokens = 0
         self._budget = config.max_num_batched_tokens
@@ -50,17 +51,20 @@ class Scheduler:
         self.reconfigure(config)
 
     def reconfigure(self, config: CoreConfig) -> None:
-        """Takes up what may change while requests run."""
+        """Apply the settings that may change while requests run."""
         self._chunk_size = config.long_prefill_token_threshold or self._budget
 
     @property
     def prefill_tokens(self) -> int:
-        """Known tokens of running sequences that no plan computes yet."""
+        """Number of known tokens of running sequences that no plan computes yet."""
         missing = (seq.num_tokens - seq.num_computed_tokens for seq in self._prefilling if seq.row is not None)
         return sum(count for count in missing if count > 1)
 
     def schedule(self, now: float) -> StepPlan | None:
-        """Plans a step: decodes, then unfinished prompts, then waiting sequences. None if there is nothing to do."""
+        """Plan a step: decodes, then unfinished prompts, then waiting sequences.
+
+        Returns None if there is nothing to do, or if the maximum number of plans is in flight.
+        """
         if self.steps.full:
             return None
         if self.rows.num_used < len(self.running):
@@ -79,12 +83,15 @@ class Scheduler:
         return step.plan()
 
     def enqueue(self, seq: Sequence) -> None:
-        """Takes the leader of a new request."""
+        """Queue the leader of a new request."""
         self.num_unadmitted += 1
         self._wait(seq)
 
     def start_fork(self, leader: Sequence, fork: Sequence) -> None:
-        """Lets a choice with its first token run on the prompt's blocks if a row is free; else it waits, in front."""
+        """Start a choice that has its first token on the prompt's blocks, if a row is free.
+
+        Otherwise it waits, in front.
+        """
         fork.num_tokens = len(fork.tokens)
         if self.rows.num_free:
             self.kv.fork(leader, fork)
@@ -94,7 +101,7 @@ class Scheduler:
             self._wait(fork)
 
     def remove(self, seq: Sequence) -> None:
-        """Ends a sequence, wherever it is."""
+        """End a sequence in any state."""
         if seq.row is None:
             self.waiting.discard(seq)
         else:
@@ -102,14 +109,14 @@ class Scheduler:
             self._leave(seq)
 
     def _decode(self, step: Step) -> None:
-        """Gives one token to everyone that lacks one; notes who lacks more."""
+        """Give one token to each sequence that lacks one; note the sequences that lack more."""
         self._prefilling.clear()
         for index, seq in enumerate(self.running):  # victims are at or behind `index`: the iteration stays valid
             missing = seq.num_tokens - seq.num_computed_tokens
             if missing > 1:
                 self._prefilling.append(seq)
             elif missing == 0 or seq.num_tokens == seq.max_len:
-                continue  # what it lacks, plans in flight will bring
+                continue  # plans in flight will compute what it lacks
             elif seq.num_computed_tokens < seq.writable_until:
                 step.add(seq, 1)
             elif (new_block_ids := self._make_room(seq, index, step)) is not None:
@@ -119,7 +126,7 @@ class Scheduler:
                 step.add(seq, 1, new_block_ids)
 
     def _make_room(self, seq: Sequence, index: int, step: Step) -> tuple[int, ...] | None:
-        """Makes the next position writable, at the cost of others if it must; None if not in this step."""
+        """Make the next position writable, at the cost of others if needed; None if not in this step."""
         while (new_block_ids := self.kv.extend(seq, step)) is None:
             if self.kv.num_returning > step.num_short:
                 step.num_short += 1
@@ -158,7 +165,7 @@ class Scheduler:
         self._totals.num_preemptions += 1
 
     def _account(self, seq: Sequence, now: float) -> None:
-        """Counts hits once, at a request's first admission, and from then on what is computed again."""
+        """Count hits once, at a request's first admission, and count recomputed tokens from then on."""
         request, hit_tokens = seq.request, seq.num_computed_tokens
         if request.admitted_at is None:
             request.admitted_at = now

@@ -9,7 +9,7 @@ from octavo_engine.core.request import Sequence
 
 
 class Step:
-    """A plan in the making, then in flight: its parts, for whom they are, and what may be let go once it is done."""
+    """A plan in the making, then in flight: its parts, their sequences, and the blocks to release after it."""
 
     __slots__ = (
         "budget",
@@ -33,16 +33,16 @@ class Step:
         self.joins: list[RowJoin] = []
         self.work: list[RowWork] = []
         self.by_row: dict[int, tuple[Sequence, int]] = {}
-        """Row to sequence and its epoch, in the order of ``work``."""
+        """Sequence and its epoch by row, in the order of ``work``."""
         self.num_samples = 0
         self.num_preempted = 0
         self.num_short = 0
-        """Sequences left out because the block they need comes back with the commit of an earlier plan."""
+        """Number of sequences left out because an earlier plan's commit returns the block they need."""
         self.released: list[Block] = []
         """Blocks that were given up while this plan, the last to touch them, was in flight."""
 
     def join(self, seq: Sequence) -> None:
-        """Tells the runner of a sequence that has a row and blocks."""
+        """Add the join of a sequence that has a row and blocks to the plan."""
         assert seq.row is not None
         self.joins.append(
             RowJoin(
@@ -57,7 +57,7 @@ class Step:
         seq.joined = True
 
     def add(self, seq: Sequence, count: int, new_block_ids: tuple[int, ...] = ()) -> None:
-        """Lets ``seq`` compute its next ``count`` tokens, and sample if they are the last it has."""
+        """Plan the next ``count`` tokens of ``seq``, and a sample if they are its last ones."""
         row, start = seq.row, seq.num_computed_tokens
         assert row is not None
         end = start + count
@@ -106,13 +106,16 @@ class StepsInFlight:
         self._next_id += 1
 
     def find(self, step_id: int) -> Step | None:
-        """Returns a step that is in flight; None for one that was committed."""
+        """Return a step that is in flight; None for one that was committed."""
         if not self._steps or step_id < (oldest := self._steps[0].id):
             return None
         return self._steps[step_id - oldest]
 
     def oldest(self, step_id: int) -> Step:
-        """Returns the oldest step, the next to be committed; raises ``ValueError`` where that is not ``step_id``."""
+        """Return the oldest step, the next to be committed.
+
+        Raises ``ValueError`` if that is not ``step_id``.
+        """
         expected = self._steps[0].id if self._steps else None
         if step_id != expected:
             raise ValueError(f"step_id: got {step_id}, allowed: the oldest step in flight, {expected}")

@@ -1,4 +1,4 @@
-"""When a choice has ended, by its last token."""
+"""Rules that end a choice by its last token."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ class FinishReason(StrEnum):
 
 
 class Finish(NamedTuple):
-    """``stop_token_id`` is set where one of the request's ``stop_token_ids`` ended the choice."""
+    """Reason of an end. ``stop_token_id`` is set if one of the request's ``stop_token_ids`` ended the choice."""
 
     reason: FinishReason
     stop_token_id: int | None = None
@@ -27,7 +27,7 @@ _LENGTH = Finish(FinishReason.LENGTH)
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """In this order: the model's end token, the request's stop tokens, the length."""
+    """Stop conditions, in this order: the model's end token, the request's stop tokens, the length."""
 
     eos: frozenset[int]
     stops: frozenset[int]
@@ -36,13 +36,16 @@ class StopRule:
 
     @classmethod
     def of(cls, sampling: SamplingParams, eos_token_ids: frozenset[int]) -> "StopRule":
-        """``sampling.max_tokens`` is set."""
+        """Build the rule; ``sampling.max_tokens`` must be set."""
         assert sampling.max_tokens is not None
         eos = frozenset() if sampling.ignore_eos else eos_token_ids
         return cls(eos, eos | frozenset(sampling.stop_token_ids), sampling.min_tokens, sampling.max_tokens)
 
     def check(self, token_id: int, num_output_tokens: int) -> Finish | None:
-        """``num_output_tokens`` counts ``token_id``, the last of them; None goes on."""
+        """Return the end of the choice after ``token_id``, or None if it continues.
+
+        ``num_output_tokens`` counts ``token_id``, the last of them.
+        """
         if token_id in self.stops and num_output_tokens >= self.min_tokens:
             return _STOP if token_id in self.eos else Finish(FinishReason.STOP, token_id)
         return _LENGTH if num_output_tokens >= self.max_tokens else None

@@ -47,11 +47,11 @@ class LlamaModel:
     def forward(
         self, token_ids: Tensor, kv_layers: Sequence[Tensor], meta: AttentionMetadata, rows: Tensor | None
     ) -> Tensor:
-        """Writes the KV of ``token_ids [T]`` and returns the hidden states of tokens ``rows`` (all where None).
+        """Write the KV of ``token_ids [T]`` and return the hidden states of tokens ``rows`` (of all if None).
 
-        ``kv_layers`` has a view ``[blocks, 2, kv_heads, block_size, head_dim]`` of the cache for each layer; the result
-        is normed, ready for ``logits``. The last layer's output and feed-forward are computed for ``rows`` alone:
-        nothing else reads them.
+        ``kv_layers`` has a view ``[blocks, 2, kv_heads, block_size, head_dim]`` of the cache for each layer. The result
+        is normed, ready for ``logits``. The last layer computes output and feed-forward for ``rows`` alone: nothing
+        else reads them.
         """
         kernels, config, eps = self._kernels, self.config, self.config.rms_norm_eps
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
@@ -75,7 +75,7 @@ class LlamaModel:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[R, hidden_size] -> [R, vocab_size]`` in fp32."""
+        """Compute the logits ``[R, hidden_size] -> [R, vocab_size]`` in fp32."""
         return self._head(hidden)
 
 

@@ -1,4 +1,4 @@
-"""Which class serves which architecture."""
+"""Model classes by architecture."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ def load_model(
     max_model_len: int,
     report: Callable[[str], None] = lambda _: None,
 ) -> LlamaModel:
-    """Reads and packs the weights layer by layer. Raises ``ModelError`` where they are not those of the model."""
+    """Read and pack the weights layer by layer. Raises ``ModelError`` if they do not match the model."""
     config = checkpoint.config
     model = MODELS[config.family]
     weights = WeightReader(checkpoint, tensors_of(config), dtype, report)

@@ -1,7 +1,7 @@
 """Rotary frequencies of every supported scaling, and the table of cosines and sines that kernels read.
 
-Formulas as in transformers' ``modeling_rope_utils`` (YaRN: arXiv 2309.00071). Powers, cosines and sines are computed in
-fp64 and rounded once: torch's in fp32 differ in their last bit between instruction sets.
+The formulas are those of transformers' ``modeling_rope_utils`` (YaRN: arXiv 2309.00071). Powers, cosines and sines are
+computed in fp64 and rounded once: torch's in fp32 differ in their last bit between instruction sets.
 """
 
 import math
@@ -12,7 +12,10 @@ from octavo_engine.weights.model_config import RopeConfig, RopeKind
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[torch.Tensor, float]:
-    """Returns the frequencies ``[head_dim / 2]`` in fp32 and the factor that cosines and sines are multiplied with."""
+    """Return the frequencies ``[head_dim / 2]`` in fp32 and a factor.
+
+    Cosines and sines are multiplied with the factor.
+    """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     inverse = (1.0 / (rope.theta**exponents)).float()
     if rope.freq_factors:
@@ -27,7 +30,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[torch.Tensor, 
 
 
 def cos_sin_table(rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns cosines and sines, each fp32 ``[length, head_dim / 2]``."""
+    """Return cosines and sines, each fp32 ``[length, head_dim / 2]``."""
     inverse, scale = inverse_frequencies(rope, head_dim)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse).double()
     return (angles.cos() * scale).float(), (angles.sin() * scale).float()

@@ -1,4 +1,7 @@
-"""The tensors that a model is made of. No torch: a checkpoint is compared with it before anything is loaded."""
+"""The tensors that a model is made of.
+
+The module needs no torch: a checkpoint is compared with it before anything is loaded.
+"""
 
 from octavo_engine.weights.model_config import ModelConfig
 
@@ -6,7 +9,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def tensors_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all tensors, as transformers names them."""
+    """Return names and shapes of all tensors, with the names of transformers."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         EMBEDDING: (config.vocab_size, hidden),

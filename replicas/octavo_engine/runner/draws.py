@@ -1,4 +1,4 @@
-"""Which tokens a step draws, from which row of logits, and with what sampling."""
+"""The draws of a step: tokens to draw, their rows of logits, and their sampling."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from octavo_kernels import LogitsPenalties, SamplingBatch
 class Draws:
     """N draws from R rows of logits: one for each choice of each work item that samples.
 
-    ``rows`` and ``positions`` (of the token that is drawn) are of the R rows of logits; ``index`` maps a draw to its
+    ``rows`` and ``positions`` (of the token that is drawn) are of the R rows of logits. ``index`` maps a draw to its
     row of logits.
     """
 
@@ -27,7 +27,7 @@ class Draws:
         return len(self.index)
 
     def part(self, first: int, last: int) -> "Draws":
-        """Returns the draws from the rows of logits ``first .. last - 1``."""
+        """Return the draws from the rows of logits ``first .. last - 1``."""
         inside = (self.index >= first) & (self.index < last)
         return Draws(
             self.rows[first:last], self.positions[first:last], self.index[inside] - first, self.choices[inside]
@@ -35,7 +35,7 @@ class Draws:
 
 
 def draws_of(work: tuple[RowWork, ...]) -> Draws:
-    """Returns the draws of a plan in the order of its work."""
+    """Return the draws of a plan in the order of its work."""
     sampling = [item for item in work if item.choices]
     fans = np.array([len(item.choices) for item in sampling], np.int64)
     return Draws(
@@ -47,12 +47,12 @@ def draws_of(work: tuple[RowWork, ...]) -> Draws:
 
 
 def greedy(rows: Rows, draws: Draws) -> bool:
-    """Whether every row of logits gives exactly one token, its largest."""
+    """Return True if every row of logits gives exactly one token, its largest."""
     return len(draws.index) == len(draws.rows) and not rows.temperature[draws.rows].any()
 
 
 def sampling_batch(rows: Rows, draws: Draws) -> SamplingBatch:
-    """Gathers the sampling state of each draw."""
+    """Gather the sampling state of each draw."""
     owners = draws.rows[draws.index]
     return SamplingBatch(
         rows=torch.from_numpy(draws.index.astype(np.int32)),
@@ -67,7 +67,10 @@ def sampling_batch(rows: Rows, draws: Draws) -> SamplingBatch:
 
 
 def penalties(rows: Rows, draws: Draws) -> LogitsPenalties | None:
-    """Gathers penalties, biases and forbidden stop tokens of the rows of logits that have any; None where none has."""
+    """Gather penalties, biases and forbidden stop tokens of the rows of logits that have any.
+
+    Returns None if no row has any.
+    """
     early = rows.min_positions[draws.rows] > draws.positions
     (affected,) = np.nonzero(rows.penalized[draws.rows] | early)
     if not affected.size:

@@ -1,4 +1,4 @@
-"""Turns a plan's work into the flat tensors of one forward pass, without a loop over tokens."""
+"""Conversion of a plan's work into the flat tensors of one forward pass, without a loop over tokens."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class StepInputs:
 
 
 def gather_inputs(rows: Rows, work: tuple[RowWork, ...], block_size: int) -> StepInputs:
-    """Reads token ids and block tables of ``work`` (not empty) from the rows."""
+    """Read token ids and block tables of ``work`` (not empty) from the rows."""
     row_ids = np.array([item.row for item in work], np.int64)
     starts = np.array([item.start for item in work], np.int64)
     counts = np.array([item.count for item in work], np.int64)

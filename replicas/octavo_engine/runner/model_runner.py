@@ -1,4 +1,4 @@
-"""Executes plans: the one place where rows, KV cache, model and sampler meet."""
+"""Executor of plans: the one place where rows, KV cache, model and sampler meet."""
 
 import math
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from octavo_kernels import Kernels
 
 
 class ModelRunner:
-    """Runs one model over one KV cache. Not safe to call from two threads at once.
+    """Runner of one model over one KV cache. Two threads must not call it at once.
 
-    ``kv_cache`` is ``[blocks, layers, 2, kv_heads, block_size, head_dim]`` in the model's dtype. Plans are executed in
-    the order in which they were made; a plan may have been made before the tokens of the plan ahead of it were known.
+    ``kv_cache`` is ``[blocks, layers, 2, kv_heads, block_size, head_dim]`` in the model's dtype. Execute plans in the
+    order in which they were made. A plan may have been made before the tokens of the plan ahead of it were known.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ModelRunner:
         self._kernels = kernels
         self._block_size = block_size
         shape = (num_blocks, config.num_layers, 2, config.num_kv_heads, block_size, config.head_dim)
-        # Not zeroed: that would touch every page at once, and nobody reads what was not written.
+        # Not zeroed: that would touch every page at once, and no kernel reads positions before they are written.
         self.kv_cache = torch.empty(shape, dtype=model.dtype)
         self._kv_layers = self.kv_cache.unbind(1)
         self._rows = Rows(num_rows, max_model_len, block_size, config.vocab_size, eos_token_ids)
@@ -47,7 +47,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Carries the plan out: leave, copy, join, compute; returns what was sampled, in the order of the work."""
+        """Execute the plan: leave, copy, join, compute; return the samples in the order of the work."""
         self._change_rows(plan)
         if not plan.work:
             return StepOutput(plan.step_id, ())
@@ -80,9 +80,9 @@ class ModelRunner:
         return StepOutput(plan.step_id, good, prompt_logprobs, failed)
 
     def warm_up(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """Compiles kernels and touches every weight once, through plans over block 0. Call it before the first plan.
+        """Compile kernels and touch every weight once, through plans over block 0. Call it before the first plan.
 
-        Cheap when it is called again.
+        Further calls are cheap.
         """
         config = self._model.config
         self._kernels.warm_up(self._model.dtype, config.head_dim, report)
@@ -112,7 +112,7 @@ class ModelRunner:
                 self._rows.append_blocks(item)
 
     def _prompt_spans(self, work: tuple[RowWork, ...], starts: np.ndarray) -> list[tuple[RowWork, int, int]]:
-        """Returns for each item that asks for prompt log probabilities the tokens of the step that precede one."""
+        """Return each item that requests prompt log probabilities, with the step's tokens that precede one."""
         spans = []
         for item, first in zip(work, starts.tolist(), strict=False):
             count = min(item.count, int(self._rows.prompt_lens[item.row]) - 1 - item.start)

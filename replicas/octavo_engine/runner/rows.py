@@ -1,4 +1,4 @@
-"""What the runner knows of each sequence: one fixed row for its whole life, in arrays made once."""
+"""State of each sequence in the runner: one fixed row while it runs, in arrays made once."""
 
 import math
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from octavo_engine.core.plan import RowJoin, RowWork
 class Rows:
     """Token buffers, block tables and sampling state of ``num_rows`` rows.
 
-    A step's inputs are gathered from these arrays by row number; a row that leaves is only forgotten, never moved.
-    Token ids of requests, stop tokens and biases among them, lie within the vocabulary: the service has seen to it.
+    A step gathers its inputs from these arrays by row number. A row that leaves is only forgotten, never moved. Token
+    ids of requests, stop tokens and biases among them, lie within the vocabulary: the service has checked them.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Rows:
         self.logprobs = np.full(num_rows, -1, np.int32)
         self.prompt_logprobs = np.full(num_rows, -1, np.int32)
         self.penalized = np.zeros(num_rows, np.bool_)
-        # Before this position ``early_biases`` hold, which forbid the row's stop tokens; from it on ``biases``.
+        # Before this position ``early_biases`` apply, which forbid the row's stop tokens. From it on ``biases`` apply.
         self.min_positions = np.zeros(num_rows, np.int32)
         self.biases = [_as_arrays({})] * num_rows
         self.early_biases = list(self.biases)

@@ -1,4 +1,4 @@
-"""From hidden states to sampled tokens and their log probabilities."""
+"""Sampling: from hidden states to sampled tokens and their log probabilities."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ NOT_FINITE = "the model's logits are not finite"
 
 
 class Sampler:
-    """Draws tokens for rows and writes each row's own token into its buffer."""
+    """Drawer of tokens for rows. It writes each row's own token into the row's buffer."""
 
     def __init__(self, model: LlamaModel, kernels: Kernels, rows: Rows) -> None:
         self._model = model
@@ -24,7 +24,7 @@ class Sampler:
         self._slice = max(1, LOGITS_BYTES // (4 * model.config.vocab_size))
 
     def sample(self, hidden: Tensor, draws: Draws, failed: dict[int, str]) -> list[Sampled]:
-        """Draws from ``hidden [R, hidden_size]``; rows without finite logits also go to ``failed``."""
+        """Draw from ``hidden [R, hidden_size]``; rows without finite logits also go to ``failed``."""
         sampled: list[Sampled] = []
         for first in range(0, len(draws.rows), self._slice):
             last = min(first + self._slice, len(draws.rows))
@@ -32,7 +32,7 @@ class Sampler:
         return sampled
 
     def prompt_logprobs(self, hidden: Tensor, work: RowWork) -> tuple[Logprobs, ...]:
-        """Returns the log probabilities of the prompt tokens that follow ``hidden [n, hidden_size]``, in order."""
+        """Return the log probabilities of the prompt tokens that follow ``hidden [n, hidden_size]``, in order."""
         rows, first = self._rows, work.start + 1
         targets = torch.from_numpy(rows.token_ids[work.row, first : first + len(hidden)].astype(np.int64))
         top = int(rows.prompt_logprobs[work.row])

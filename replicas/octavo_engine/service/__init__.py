@@ -1,1 +1,1 @@
-"""Serve gateways over gRPC: one server, one peer for each gateway, messages both ways."""
+"""Service for gateways over gRPC: one server, one peer for each gateway, messages both ways."""

@@ -1,4 +1,4 @@
-"""What a gateway submits, read and checked: the core and the runner see only what they can compute."""
+"""Reader of the requests that a gateway submits. It passes only requests that core and runner can compute."""
 
 import math
 from collections.abc import Hashable, Iterable
@@ -14,10 +14,11 @@ VERIFY_EVERY = 1000
 
 
 class Intake:
-    """Reads the ``Submit`` messages of one gateway.
+    """Reader of the ``Submit`` messages of one gateway.
 
-    The gateway's block hashes are believed, but those of its first request, and of every ``VERIFY_EVERY``-th, are
-    computed anew: wrong hashes give answers to another prompt, or another tenant's, and nobody would notice.
+    It accepts most block hashes of the gateway without a check. It computes the hashes of the first request, and of
+    every ``VERIFY_EVERY``-th, again and compares them. Wrong hashes would silently give answers to another prompt, or
+    to another tenant's.
     """
 
     def __init__(self, config: CoreConfig, vocab_size: int) -> None:
@@ -26,10 +27,10 @@ class Intake:
         self._count = 0
 
     def read(self, submit: replica_pb2.Submit, request_id: Hashable, now: float) -> NewRequest:
-        """Returns the request, known to the core as ``request_id``.
+        """Return the request, known to the core as ``request_id``.
 
-        Raises ``InvalidRequest`` for a value out of range, a token that the model does not have, and hashes that are
-        not those of the tokens.
+        Raises ``InvalidRequest`` for a value out of range, a token that the model does not have, and hashes that do not
+        match the tokens.
         """
         token_ids = tuple(submit.token_ids)
         self._check_vocabulary("token_ids", token_ids)
@@ -49,7 +50,7 @@ class Intake:
         )
 
     def _hashes(self, submit: replica_pb2.Submit) -> list[BlockHash] | None:
-        """Returns the chain that the gateway computed; None where it sent none, and the core is to compute it."""
+        """Return the chain that the gateway computed; None if it sent none, so that the core computes it."""
         if not submit.hashes:
             return None
         expected = len(submit.token_ids) // self._config.block_size * HASH_BYTES

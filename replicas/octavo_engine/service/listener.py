@@ -1,4 +1,4 @@
-"""Binding a port that nobody else has."""
+"""Binding of the server to a free port."""
 
 import errno
 import socket
@@ -9,10 +9,10 @@ from octavo_api.errors import PortInUse, StartupError
 
 
 def bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Binds ``server`` to ``host:port`` and returns the port, which the system chooses where ``port`` is 0.
+    """Bind ``server`` to ``host:port`` and return the port, which the system chooses if ``port`` is 0.
 
-    Raises ``PortInUse``, or ``StartupError`` where the address cannot be listened on. The port is probed first: gRPC's
-    own error names no reason.
+    Raises ``PortInUse``, or ``StartupError`` if the server cannot listen on the address. The function probes the port
+    first, because gRPC's own error names no reason.
     """
     if port:
         _probe(host, port)

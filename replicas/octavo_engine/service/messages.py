@@ -1,4 +1,4 @@
-"""The core's data as messages of ``octavo.v1``."""
+"""Conversion of the core's data to messages of ``octavo.v1``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -29,7 +29,7 @@ _MEASUREMENTS = tuple(f.name for f in fields(Measurements))
 
 
 def add_to_output(message: replica_pb2.Output, output: RequestOutput) -> None:
-    """Adds what ``output`` brought to ``message``, which may already hold earlier outputs of the same choice."""
+    """Add ``output`` to ``message``, which may already hold earlier outputs of the same choice."""
     message.token_ids.extend(output.token_ids)
     if output.logprobs:
         _add_logprobs(message.logprobs, output.logprobs)
@@ -68,7 +68,7 @@ def _add_logprobs(
 
 
 def event_messages(events: Iterable[CacheEvent]) -> tuple[list[replica_pb2.CacheEvent], int]:
-    """Returns the events as messages, and how many hashes they name."""
+    """Return the events as messages, and the number of hashes in them."""
     messages = []
     size = 0
     for event in events:
@@ -89,7 +89,7 @@ def event_messages(events: Iterable[CacheEvent]) -> tuple[list[replica_pb2.Cache
 
 
 def low64s(hashes: Sequence[BlockHash]) -> list[int]:
-    """Returns ``low64`` of each; a snapshot has a hundred thousand of them."""
+    """Return ``low64`` of each hash; a snapshot has a hundred thousand of them."""
     words = np.frombuffer(b"".join(hashes), dtype="<u8")
     low: list[int] = words[:: HASH_BYTES // 8].tolist()
     return low

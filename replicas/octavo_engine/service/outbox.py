@@ -1,8 +1,8 @@
-"""What one gateway has still to be told: bounded, whatever the gateway does.
+"""Messages that wait for one gateway: bounded, whatever the gateway does.
 
-While a message is on its way everything that follows is gathered into the next one. Tokens of one choice are put
-together and never dropped. Of load and digest only the newest counts. Block events are dropped beyond a bound; the
-gateway is told so, asks for a snapshot, and is right again from there.
+While a message is on its way, the outbox gathers everything that follows into the next one. It joins tokens of one
+choice and never drops them. It keeps only the newest load and digest. It drops block events beyond a bound. The next
+message then reports the loss, the gateway requests a snapshot, and its state is correct again from there.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class CacheState:
 
 
 class Outbox:
-    """Gathers what is to be sent on one stream, in the order that makes it right there: snapshot, then step."""
+    """Messages to send on one stream, in the order that is correct there: snapshot, then step."""
 
     def __init__(self, epoch: int, state: CacheState, *, max_pending_hashes: int = MAX_PENDING_HASHES) -> None:
         self._epoch = epoch
@@ -53,9 +53,9 @@ class Outbox:
         add_to_output(message, output)
 
     def add_events(self, events: Sequence[replica_pb2.CacheEvent], num_hashes: int) -> None:
-        """Keeps ``events``, which name ``num_hashes`` blocks, or drops them and all that wait.
+        """Keep ``events``, which name ``num_hashes`` blocks, or drop them and all that wait.
 
-        After a gap events have no meaning until a snapshot, so they are dropped until then.
+        After a gap, events have no meaning until a snapshot, so they are dropped until then.
         """
         if not events:
             return
@@ -67,17 +67,17 @@ class Outbox:
             self._events.extend(events)
 
     def set_state(self, state: CacheState) -> None:
-        """Replaces load and digest, which belong to the events added so far."""
+        """Replace load and digest, which belong to the events added so far."""
         self._state = state
 
     def set_snapshot(self, hashes: Sequence[int]) -> None:
-        """Sends all held blocks, which are those of the present state: events that wait are part of it."""
+        """Send all held blocks of the present state; drop waiting events, which are part of it."""
         self._drop_events()
         self._gap = self._events_lost = False
         self._snapshot = replica_pb2.Snapshot(epoch=self._epoch, hashes=hashes, digest=self._state.digest)
 
     def take(self) -> list[replica_pb2.ReplicaMessage]:
-        """Returns what is to be sent now, and begins anew."""
+        """Return the messages to send now, and start with an empty message."""
         messages = []
         if self._snapshot is not None:
             self._snapshot.seq = self._seq

@@ -1,4 +1,4 @@
-"""One gateway at the other end of its stream: its requests, its outbox, and what it says."""
+"""One gateway at the other end of its stream: its requests, its outbox, and its messages."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from octavo_engine.service.outbox import CacheState, Outbox
 logger = logging.getLogger(__name__)
 
 STATE_DELAY_S = 0.02
-"""How long news without tokens may wait for more of them."""
+"""Maximum seconds that news without tokens waits for more news."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -26,8 +26,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class LiveRequest:
     """One request of one gateway, from Submit to its last output.
 
-    The core knows a request by this object: ids of two gateways never meet, and what is still to come of a request that
-    has ended here never reaches another one that was given the same id.
+    The core identifies a request by this object, so ids of two gateways never collide. Late outputs of a request that
+    has ended here never reach another request with the same id.
     """
 
     __slots__ = ("finish_reasons", "id", "name", "open_choices", "peer")
@@ -38,14 +38,17 @@ class LiveRequest:
         self.name: str = submit.request_id
         self.open_choices = 1
         self.finish_reasons: list[str] = []
-        """Of the choices that have ended, in that order."""
+        """Finish reasons of the choices that have ended, in that order."""
 
     def __repr__(self) -> str:
         return f"<request {self.name or self.id} of {self.peer.gateway}>"
 
 
 class Peer:
-    """Lives on the event loop. ``on_change`` is called whenever ``is_quiet`` may have become true."""
+    """The state of one gateway's stream, on the event loop.
+
+    The peer calls ``on_change`` whenever ``is_quiet`` may have become true.
+    """
 
     def __init__(
         self,
@@ -73,15 +76,15 @@ class Peer:
 
     @property
     def is_quiet(self) -> bool:
-        """No request is running and everything has been sent."""
+        """True if no request is running and everything has been sent."""
         return not self.live and not self._outbox.has_outputs and self._writing_since is None
 
     def blocked_s(self, now: float) -> float:
-        """Returns for how long the gateway has not taken the message that it is being sent."""
+        """Return the seconds for which the gateway has not accepted the message being sent to it."""
         return 0.0 if self._writing_since is None else now - self._writing_since
 
     async def serve(self, context: Context) -> None:
-        """Reads and writes until either end closes the stream; then every request of this gateway is aborted."""
+        """Read and write until either end closes the stream; then abort every request of this gateway."""
         reader = asyncio.create_task(self._read(context))
         writer = asyncio.create_task(self._write(context))
         try:
@@ -94,7 +97,10 @@ class Peer:
             self._abandon()
 
     def deliver(self, request: LiveRequest, output: RequestOutput) -> None:
-        """Takes one output of the core; an error ends the request with all its choices, and nothing follows it."""
+        """Accept one output of the core.
+
+        An error ends the request with all its choices, and no output follows it.
+        """
         if self.live.get(request.id) is not request:
             return
         if output.error is not None:
@@ -113,9 +119,9 @@ class Peer:
         state: CacheState,
         snapshot: Sequence[int] | None,
     ) -> None:
-        """Takes what a step did to the cache, and sends what there is.
+        """Apply the changes of a step to the cache, and send the pending news.
 
-        Tokens go now, news of cache and load a little later, together.
+        Tokens go now. News of cache and load goes a little later, together.
         """
         self._outbox.add_events(events, num_hashes)
         self._outbox.set_state(state)
@@ -127,17 +133,17 @@ class Peer:
             self._wake_later = asyncio.get_running_loop().call_later(STATE_DELAY_S, self.beat)
 
     def beat(self) -> None:
-        """Sends a step now, whether there is news or not."""
+        """Send a step now, with or without news."""
         self._wake.set()
 
     def end_all(self, error: RequestError) -> None:
-        """Ends every request with ``error``."""
+        """End every request with ``error``."""
         for request in list(self.live.values()):
             self._engine.abort(request)
             self._end(request.id, error)
 
     def close(self) -> None:
-        """Ends the stream once everything has been sent."""
+        """End the stream after everything has been sent."""
         self._closing = True
         self._wake.set()
 

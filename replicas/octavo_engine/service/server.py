@@ -32,14 +32,20 @@ _T = TypeVar("_T")
 
 GREETING_TIMEOUT_S = 10.0
 BLOCKED_TIMEOUT_S = 20.0
-"""A gateway that takes no message for so long is given up: what it is to be sent would grow without end."""
+"""Maximum seconds for which a gateway may accept no message before the server ends its stream.
+
+Its pending messages would grow without end.
+"""
 STALLED_AFTER_S = 30.0
-"""An engine that has not turned for so long gets no more beats, so that gateways stop to trust it."""
+"""Maximum seconds without a turn of the engine before the server stops sending beats.
+
+Gateways then count the replica as lost.
+"""
 STOP_TIMEOUT_S = 5.0
 
 
 class Loaded(Protocol):
-    """What the service needs of a loaded engine (``octavo_engine.startup.loading.LoadedEngine``)."""
+    """The parts of a loaded engine that the service needs (``octavo_engine.startup.loading.LoadedEngine``)."""
 
     @property
     def core_config(self) -> CoreConfig: ...
@@ -50,7 +56,7 @@ class Loaded(Protocol):
 
 
 class EngineServer:
-    """An engine with its listener. All methods belong to the event loop that ``start`` was awaited on."""
+    """An engine with its listener. Call all methods on the event loop that awaited ``start``."""
 
     def __init__(self, loaded: Loaded, *, replica: str, secret: str) -> None:
         config = loaded.core_config
@@ -81,10 +87,10 @@ class EngineServer:
     async def start(
         cls, loaded: Loaded, *, replica: str, host: str = "127.0.0.1", port: int = 0, secret: str = ""
     ) -> Self:
-        """Starts the engine's thread and listens on ``host:port``; port 0 takes a free one.
+        """Start the engine's thread and listen on ``host:port``; port 0 takes a free one.
 
-        Gateways must show ``secret`` where it is not empty. Raises ``PortInUse``, or ``StartupError`` for an address
-        that cannot be listened on.
+        Gateways must show ``secret`` if it is not empty. Raises ``PortInUse``, or ``StartupError`` if the server cannot
+        listen on the address.
         """
         server = cls(loaded, replica=replica, secret=secret)
         server.port = bind(server._server, host, port)
@@ -95,31 +101,31 @@ class EngineServer:
 
     @property
     def active_requests(self) -> int:
-        """Requests submitted and not yet ended."""
+        """Number of requests submitted and not yet ended."""
         return sum(len(peer.live) for peer in self._peers)
 
     def heartbeat_age_s(self) -> float:
-        """Returns the seconds since the engine's thread last began a turn; infinite when the engine has failed."""
+        """Return the seconds since the engine's thread last began a turn; infinite if the engine has failed."""
         return self._engine.heartbeat_age_s()
 
     def load(self) -> replica_pb2.Load:
-        """Returns a copy of the load after the last step."""
+        """Return a copy of the load after the last step."""
         load = replica_pb2.Load()
         load.CopyFrom(self._state.load)
         return load
 
     def reconfigure(self, settings: EngineSettings) -> None:
-        """Applies the settings that change live; the others need a new engine."""
+        """Apply the settings that change live; the others need a new engine."""
         self._engine.reconfigure(settings)
 
     def reset_prefix_cache(self) -> None:
-        """Forgets every cached block that no running request holds."""
+        """Forget every cached block that no running request holds."""
         self._engine.reset_prefix_cache()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuses new requests with ``Draining`` and waits until those that run have ended and all is sent.
+        """Reject new requests with ``Draining``, and wait until the running requests have ended and all is sent.
 
-        Returns False where ``timeout_s`` passed first; the replica keeps refusing either way.
+        Returns False if ``timeout_s`` passed first. The replica continues to reject requests in both cases.
         """
         self._draining = True
         self._state.load.draining = True
@@ -135,7 +141,7 @@ class EngineServer:
         return True
 
     async def stop(self) -> None:
-        """Ends what still runs with ``Draining``, closes the streams and the listener, ends the engine's thread."""
+        """End running requests with ``Draining``, close the streams and the listener, end the engine's thread."""
         self._draining = True
         tasks = list(self._peers.values())
         for peer in self._peers:
@@ -150,7 +156,7 @@ class EngineServer:
             logger.warning("the engine is still in a step %s s after it was asked to stop", STOP_TIMEOUT_S)
 
     def check_secret(self, shown: str) -> bool:
-        """Compares in a time that says nothing about the secret."""
+        """Compare in a time that reveals nothing about the secret."""
         return not self._secret or hmac.compare_digest(shown.encode(), f"Bearer {self._secret}".encode())
 
     def hello(self) -> replica_pb2.Hello:
@@ -172,7 +178,7 @@ class EngineServer:
         )
 
     async def serve_gateway(self, gateway: str, context: Context) -> bool:
-        """Serves one stream to its end; returns False where it ends because the gateway took nothing."""
+        """Serve one stream to its end; return False if it ends because the gateway accepted no message."""
         peer = Peer(
             gateway,
             self._engine,
@@ -224,7 +230,7 @@ class EngineServer:
         self.failed.set()
 
     async def _tick(self) -> None:
-        """Sends beats, and gives up gateways that take nothing."""
+        """Send beats, and end the streams of gateways that accept no message."""
         while True:
             await asyncio.sleep(BEAT_INTERVAL_S / 4)
             now = time.monotonic()
@@ -239,7 +245,7 @@ class EngineServer:
 
 
 class _Servicer(replica_pb2_grpc.ReplicaServicer):
-    """Lets in who knows the secret and speaks the version."""
+    """Admission of gateways that show the secret and have the same protocol version."""
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
@@ -257,8 +263,8 @@ class _Servicer(replica_pb2_grpc.ReplicaServicer):
                 f"version: got {greeting.version}, allowed: {PROTOCOL_VERSION}; upgrade gateways and engines together",
             )
         if not await self._server.serve_gateway(greeting.gateway or context.peer(), context):
-            # gRPC tells a client nothing of a call whose task was cancelled: it would wait for ever. InternalError is
-            # how the end of the connection shows while the status waits behind what has not been taken.
+            # gRPC sends a client no status for a call whose task was cancelled, so the client would wait forever. If
+            # the connection ends while the status waits behind unread messages, gRPC raises InternalError.
             with suppress(grpc.aio.InternalError):
                 await context.abort(grpc.StatusCode.ABORTED, f"nothing was taken for {BLOCKED_TIMEOUT_S:g} s")
 
@@ -276,6 +282,6 @@ class _Servicer(replica_pb2_grpc.ReplicaServicer):
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[_T], None], argument: _T) -> None:
-    """Hands over to the loop; one that has been closed no longer listens."""
+    """Schedule ``function`` on the loop; do nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, argument)

@@ -1,1 +1,1 @@
-"""Start an engine: plan it from headers, settings and the machine, then load and warm it up."""
+"""Start-up of an engine: a plan from headers, settings and the machine, then the load and the warm-up."""

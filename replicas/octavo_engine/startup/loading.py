@@ -1,4 +1,4 @@
-"""From a model's URI and settings to an engine that is ready to run: the only place where all choices meet."""
+"""Loading of an engine from a model's URI and settings: the only place where all choices meet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ def load_engine(
     report: Callable[[str], None] = lambda _: None,
     machine: Machine | None = None,
 ) -> LoadedEngine:
-    """Finds, checks, reads and warms the model up; ``report`` hears of the progress in words.
+    """Find, check, read and warm up the model; ``report`` receives the progress in words.
 
-    ``num_cpus`` is the replica's share of the machine, ``memory_limit`` (bytes) is the replica's own; the cgroup's and
-    the machine's are shared by ``replicas_on_node``. Raises subclasses of ``StartupError``; what can be refused is
-    refused before any weight is read.
+    ``num_cpus`` is the replica's share of the machine. ``memory_limit`` (bytes) is the replica's own.
+    ``replicas_on_node`` replicas share the limits of the cgroup and the machine. Raises subclasses of ``StartupError``.
+    All checks that need no weights run before any weight is read.
     """
     machine = machine or Machine()
     report(f"looking for {model_uri}")

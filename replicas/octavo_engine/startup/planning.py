@@ -1,4 +1,4 @@
-"""What an engine will be: decided from the model's headers, the settings and the machine, before anything is loaded."""
+"""The plan of an engine from the model's headers, the settings and the machine, before anything is loaded."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,10 @@ from octavo_engine.weights.opening import open_checkpoint
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """``dtype`` is never ``auto``. ``core_config.model_key`` is equal on every replica of the same weights and type."""
+    """Checkpoint, number type, memory and core configuration of an engine.
+
+    ``dtype`` is never ``auto``. ``core_config.model_key`` is equal on every replica of the same weights and type.
+    """
 
     checkpoint: Checkpoint
     dtype: Dtype
@@ -29,9 +32,10 @@ def plan_engine(
     memory_limit: int | None = None,
     machine: Machine | None = None,
 ) -> EnginePlan:
-    """Reads headers, not weights. ``memory_limit`` is the replica's own, in bytes; the machine's is shared by all.
+    """Plan an engine from headers, without weights.
 
-    Raises ``ModelError``, ``ConfigurationError`` or ``NotEnoughMemory`` where the engine could not start.
+    ``memory_limit`` is the replica's own, in bytes; all replicas on the node share the machine's. Raises
+    ``ModelError``, ``ConfigurationError`` or ``NotEnoughMemory`` if the engine could not start.
     """
     machine = machine or Machine()
     checkpoint = open_checkpoint(files)

@@ -1,8 +1,8 @@
 """An engine without a model, for load tests: real scheduler, real protocol, made-up tokens in a given time.
 
-``python -m octavo_engine --synthetic --model synthetic://32000`` serves one. What it generates depends on
-nothing but the tokens before, so a stream can be checked (``next_token``), and a preempted, forked or resubmitted
-request goes on as it would have.
+``python -m octavo_engine --synthetic --model synthetic://32000`` serves one. A token depends on nothing except the
+token before it, its position and its choice. So a test can check a stream (``next_token``). A preempted, forked or
+resubmitted request continues as it would have.
 """
 
 import math
@@ -21,13 +21,13 @@ _URI = re.compile(r"synthetic://([1-9]\d{0,8})")
 
 
 def next_token(token_id: int, position: int, choice: int, vocab_size: int) -> int:
-    """Returns the token that follows ``token_id``, which stands at ``position``."""
+    """Return the token that follows ``token_id`` at ``position``."""
     mixed = (token_id * 0x9E3779B1 + position * 0x85EBCA6B + choice * 0xC2B2AE35) & 0xFFFFFFFF
     return (mixed ^ mixed >> 15) % vocab_size
 
 
 class SyntheticRunner:
-    """A runner whose step takes ``step_time_s`` plus ``token_time_s`` for each token, asleep.
+    """A runner that sleeps ``step_time_s`` plus ``token_time_s`` for each token, for every step.
 
     All tokens are equally likely: a log probability is ``-ln(vocab_size)``, and the most likely are the first ones.
     """
@@ -96,7 +96,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticEngine:
-    """What ``EngineServer.start`` needs of a loaded engine."""
+    """The parts of a loaded engine that ``EngineServer.start`` needs."""
 
     core_config: CoreConfig
     runner: SyntheticRunner
@@ -115,7 +115,7 @@ def load_synthetic(
     token_time_s: float = 0.0,
     steps_in_flight: int = 1,
 ) -> SyntheticEngine:
-    """Makes an engine for ``synthetic://VOCAB_SIZE``; any other address raises ``ModelError``."""
+    """Make an engine for ``synthetic://VOCAB_SIZE``; any other address raises ``ModelError``."""
     match = _URI.fullmatch(uri)
     if match is None:
         raise ModelError(f"--model: got {uri!r}, allowed with --synthetic: synthetic://VOCAB_SIZE")

@@ -1,4 +1,4 @@
-"""A model's tensors under the names of transformers, whatever file they lie in."""
+"""Checkpoint of a model: its tensors under the names of transformers, in any file format."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 _NAMED = 8
-"""Tensors named in one error."""
+"""Maximum number of tensors named in one error."""
 
 
 class Checkpoint(Protocol):
-    """``shapes`` are of all tensors there; ``read`` returns a new tensor in ``dtype``."""
+    """Tensors in files. ``shapes`` are of all tensors there; ``read`` returns a new tensor in ``dtype``."""
 
     path: Path
     config: ModelConfig
@@ -26,18 +26,18 @@ class Checkpoint(Protocol):
     def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor": ...
 
     def fingerprint(self) -> str:
-        """Returns a digest of what the files say: equal wherever the same files lie, different for others."""
+        """Return a digest of the files: equal for the same files in any folder, different for others."""
 
 
 def ignorable(config: ModelConfig) -> frozenset[str]:
-    """Returns suffixes of tensors that may be there and are not read."""
+    """Return suffixes of tensors that may be there and are not read."""
     return frozenset({".rotary_emb.inv_freq", *(("lm_head.weight",) if config.tie_word_embeddings else ())})
 
 
 def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, Shape], ignorable: frozenset[str]) -> None:
-    """Raises ``ModelError`` naming tensors that are missing, not expected, or of another shape than the model's.
+    """Raise ``ModelError`` naming tensors that are missing, not expected, or of another shape than the model's.
 
-    ``ignorable`` are suffixes of tensors that older checkpoints carry and nobody needs.
+    ``ignorable`` are suffixes of tensors that older checkpoints carry and the model does not need.
     """
     found = checkpoint.shapes
     faults = [f"{name}: missing" for name in expected if name not in found]

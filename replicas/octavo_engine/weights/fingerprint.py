@@ -10,9 +10,10 @@ _HEAD_BYTES = 1 << 20
 
 
 def fingerprint(files: Iterable[Path], header_bytes: int = _HEAD_BYTES) -> str:
-    """Digests name, size, the first ``header_bytes`` and a few evenly spread pages of each file.
+    """Digest name, size, the first ``header_bytes`` and a few evenly spread pages of each file.
 
-    Two fine-tunes of one model differ in every tensor, so samples tell them apart; where the files lie does not count.
+    Two fine-tunes of one model differ in every tensor, so samples distinguish them. The folder of the files does not
+    count.
     """
     digest = blake2b(digest_size=16)
     for path in sorted(files):

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: names mapped, llama's permuted query and key rows put back."""
+"""A GGUF file as a checkpoint: names mapped, llama's permuted query and key rows restored."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ _LAYER = {
 
 
 class GgufCheckpoint:
-    """See ``Checkpoint``. A tensor that has no counterpart keeps its GGUF name, so that errors can name it."""
+    """A ``Checkpoint``. A tensor without a counterpart keeps its GGUF name, so that errors can name it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class GgufCheckpoint:
 
 
 def hf_name(name: str) -> str:
-    """Returns transformers' name of a GGUF tensor, or the name itself where there is none."""
+    """Return transformers' name of a GGUF tensor, or the name itself if there is none."""
     stem, _, suffix = name.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{suffix}"
@@ -67,7 +67,7 @@ def hf_name(name: str) -> str:
 
 
 def _interleaved_to_halves(tensor: "torch.Tensor", heads: int) -> "torch.Tensor":
-    """Undoes ``permute`` of llama.cpp's converter: pairs of rows ``(2i, 2i+1)`` become rows ``(i, i + head/2)``."""
+    """Undo ``permute`` of llama.cpp's converter: pairs of rows ``(2i, 2i+1)`` become rows ``(i, i + head/2)``."""
     rows = tensor.shape[0]
     pairs = tensor.view(heads, rows // heads // 2, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape).contiguous()

@@ -1,7 +1,7 @@
-"""Reads a model's configuration from the metadata of a GGUF file.
+"""Reader of a model's configuration in the metadata of a GGUF file.
 
-Keys as llama.cpp's ``convert_hf_to_gguf.py`` writes them. What GGUF leaves out (biases, tied embeddings) is told by
-which tensors the file holds.
+The keys are those of llama.cpp's ``convert_hf_to_gguf.py``. GGUF leaves out some settings (biases, tied embeddings).
+The tensors in the file determine them.
 """
 
 from collections.abc import Mapping, Set
@@ -16,15 +16,15 @@ ROPE_FREQS = "rope_freqs.weight"
 _FAMILIES = {"llama": Family.LLAMA, "qwen2": Family.QWEN2}
 _ROPE_KINDS = {"none": RopeKind.DEFAULT, "linear": RopeKind.LINEAR, "yarn": RopeKind.YARN}
 _ENDS = ("eos", "eot", "eom")
-"""End of text, of a turn, of a message: a model of chats has written its answer at any of them (llama.cpp)."""
+"""End of text, of a turn, of a message: a chat model has written its answer at any of them (llama.cpp)."""
 
 
 def config_from_gguf(
     metadata: Mapping[str, Any], tensors: Set[str], freq_factors: tuple[float, ...], *, where: str
 ) -> ModelConfig:
-    """Returns the configuration; ``tensors`` are the names in the file, ``freq_factors`` what ``ROPE_FREQS`` holds.
+    """Return the configuration; ``tensors`` are the names in the file, ``freq_factors`` the values of ``ROPE_FREQS``.
 
-    Raises ``ModelError`` naming ``where``, the key, its value and what is allowed.
+    Raises ``ModelError`` naming ``where``, the key, its value and the allowed values.
     """
     architecture = metadata.get("general.architecture")
     if architecture not in _FAMILIES:

@@ -1,7 +1,7 @@
-"""Reads a GGUF file: its metadata, its table of tensors, and one dequantised tensor at a time.
+"""Reader of a GGUF file: its metadata, its table of tensors, and one dequantised tensor at a time.
 
-``gguf.GGUFReader`` makes a numpy array for every string of the vocabulary and trusts every length in the file; this
-reader checks each length against the file's size, so that a broken file is named as one at once. The format:
+``gguf.GGUFReader`` makes a numpy array for every string of the vocabulary and does not check the lengths in the file.
+This reader checks each length against the file's size, to reject a broken file at once. The format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 _SLICE_ELEMENTS = 1 << 22
-"""Dequantised at once, so that temporaries stay small beside the weights."""
+"""Maximum elements dequantised at once, so that temporaries stay small beside the weights."""
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -30,7 +30,7 @@ _MAX_DIMENSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """``shape`` is row-major (as torch has it); ``offset`` counts from the start of the file."""
+    """A tensor's place. ``shape`` is row-major (as torch has it); ``offset`` counts from the start of the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class GgufFile:
         self.tensors = {header[0]: self._tensor(*header, start=start) for header in headers}
 
     def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor":
-        """Returns a new tensor with the dequantised values in ``dtype``."""
+        """Return a new tensor with the dequantised values in ``dtype``."""
         import torch
 
         tensor = self.tensors[name]
@@ -107,7 +107,7 @@ class GgufFile:
 
 
 class _Cursor:
-    """Reads forward and never beyond the end of the file."""
+    """Position in the file. It reads forward and never beyond the end of the file."""
 
     def __init__(self, data: np.ndarray, path: Path) -> None:
         self._data = memoryview(data)

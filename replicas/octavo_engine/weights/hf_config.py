@@ -1,4 +1,4 @@
-"""Reads ``config.json`` and ``generation_config.json`` as transformers 4 and 5 write them."""
+"""Reader of ``config.json`` and ``generation_config.json`` as transformers 4 and 5 write them."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _ROPE_KINDS = frozenset(map(str, RopeKind))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Raises ``ModelError`` naming the file where it is missing, not JSON or not an object."""
+    """Read a JSON object; raise ``ModelError`` naming a file that is missing, not JSON or not an object."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
@@ -28,11 +28,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def config_from_folder(folder: Path) -> ModelConfig:
-    """Reads the model's configuration; the eos tokens of ``generation_config.json`` take precedence over its own.
+    """Read the model's configuration; the eos tokens of ``generation_config.json`` take precedence over its own.
 
     The tokenizer's end-of-text token ends an answer too, as in vLLM.
 
-    Raises ``ModelError`` naming file, field, value and what is allowed.
+    Raises ``ModelError`` naming file, field, value and the allowed values.
     """
     generation = folder / "generation_config.json"
     defaults = read_json(generation) if generation.is_file() else {}
@@ -54,7 +54,7 @@ def _tokenizers_eos(folder: Path) -> frozenset[int]:
 
 
 def config_from_hf(config: Mapping[str, Any], generation: Mapping[str, Any], *, where: str) -> ModelConfig:
-    """Turns the two documents into a ``ModelConfig``; ``where`` names the file in errors."""
+    """Turn the two documents into a ``ModelConfig``; ``where`` names the file in errors."""
     fields = Fields(config, where)
     family = _family(config, where)
     if quantization := config.get("quantization_config"):
@@ -97,7 +97,7 @@ def config_from_hf(config: Mapping[str, Any], generation: Mapping[str, Any], *, 
 
 
 def max_model_len(positions: int, rope: RopeConfig) -> int:
-    """Returns the longest sequence under ``rope``: linear and yarn scaling stretch the positions (as in vLLM)."""
+    """Return the longest sequence under ``rope``: linear and yarn scaling stretch the positions (as in vLLM)."""
     if rope.kind is RopeKind.LINEAR:
         return int(positions * rope.factor)
     if rope.kind is RopeKind.YARN:
@@ -106,7 +106,7 @@ def max_model_len(positions: int, rope: RopeConfig) -> int:
 
 
 class Fields:
-    """Typed access to a document; errors name the file, the field, the value and what is allowed."""
+    """Typed access to a document; errors name the file, the field, the value and the allowed values."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values

@@ -1,4 +1,4 @@
-"""What a model is: one frozen ``ModelConfig``, whatever file it was read from."""
+"""The configuration of a model: one frozen ``ModelConfig``, whatever file it was read from."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Family(StrEnum):
-    """Architectures of ``config.json`` that are served."""
+    """Architectures of ``config.json`` that the engine serves."""
 
     LLAMA = "LlamaForCausalLM"
     MISTRAL = "MistralForCausalLM"
@@ -25,9 +25,10 @@ class RopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding. Fields after ``factor`` are read by the kinds that have them (names as in transformers).
+    """Rotary embedding. The kinds that have the fields after ``factor`` read them (names as in transformers).
 
-    ``freq_factors`` divide the inverse frequencies, one for each pair of dimensions: how GGUF carries llama3 scaling.
+    ``freq_factors`` divide the inverse frequencies, one for each pair of dimensions: GGUF carries llama3 scaling this
+    way.
     """
 
     theta: float = 10000.0
@@ -47,8 +48,8 @@ class RopeConfig:
 class ModelConfig:
     """A decoder-only model of the Llama family.
 
-    ``sliding_windows`` has one entry for each layer: how many tokens back attention looks (itself included), or None.
-    ``max_model_len`` is the longest sequence that the model's positions reach.
+    ``sliding_windows`` has one entry for each layer: the number of tokens back that attention reads (itself included),
+    or None. ``max_model_len`` is the longest sequence that the model's positions reach.
     """
 
     family: Family
@@ -79,7 +80,7 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Weights to keep in memory; tied embeddings count once."""
+        """Number of weights to keep in memory; tied embeddings count once."""
         hidden, inner = self.hidden_size, self.intermediate_size
         attention = hidden * (self.q_size + 2 * self.kv_size) + self.q_size * hidden
         layer = attention + 3 * hidden * inner + 2 * hidden
@@ -87,5 +88,5 @@ class ModelConfig:
         return self.num_layers * layer + embeddings + hidden
 
     def block_bytes(self, block_size: int, item_size: int) -> int:
-        """Bytes of one block of KV cache: keys and values of ``block_size`` tokens in all layers."""
+        """Return the bytes of one block of KV cache: keys and values of ``block_size`` tokens in all layers."""
         return self.num_layers * 2 * self.num_kv_heads * block_size * self.head_dim * item_size

@@ -7,5 +7,5 @@ from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 
 
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
-    """Reads headers only. Raises ``ModelError`` naming the file and what is wrong with it."""
+    """Read headers only. Raises ``ModelError`` naming the file and the fault."""
     return GgufCheckpoint(files.path) if files.format is Format.GGUF else SafetensorsCheckpoint(files.path)

@@ -1,4 +1,4 @@
-"""Hands a model its weights, checked, one after the other."""
+"""Reader of a model's weights: it checks each tensor, one after the other."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 class WeightReader:
-    """Reads tensors of a checkpoint in ``dtype``; only what the model holds on to stays in memory.
+    """Reader of a checkpoint's tensors in ``dtype``; only tensors that the model keeps stay in memory.
 
     Construction compares the checkpoint's tensors with ``expected`` (names and shapes) and raises ``ModelError`` that
-    names every kind of difference. ``report`` hears which layer is being read.
+    names every kind of difference. ``report`` receives the layer that is being read.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class WeightReader:
         self._layer = ""
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Returns the tensor; raises ``ModelError`` where it holds NaN or infinity."""
+        """Return the tensor; raise ``ModelError`` if it holds NaN or infinity."""
         self._say(name)
         tensor = self._checkpoint.read(name, self._dtype)
         if not tensor.isfinite().all():
@@ -41,7 +41,7 @@ class WeightReader:
         return tensor
 
     def stacked(self, names: list[str]) -> torch.Tensor:
-        """Returns the tensors one below the other, without ever holding two copies of all of them."""
+        """Return the tensors one below the other, without ever holding two copies of all of them."""
         shapes = [self._expected[name] for name in names]
         result = torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=self._dtype)
         row = 0

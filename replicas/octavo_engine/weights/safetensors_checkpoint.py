@@ -19,7 +19,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class SafetensorsCheckpoint:
-    """See ``Checkpoint``."""
+    """A ``Checkpoint`` in safetensors files."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder

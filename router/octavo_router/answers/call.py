@@ -1,4 +1,4 @@
-"""What a client asks for, in the words that both front ends share."""
+"""A client's request, in the words that both front ends share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from octavo_text import check_stops
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Tokenized as it stands."""
+    """Text to tokenize without changes."""
 
     text: str
     add_special_tokens: bool = True
@@ -19,14 +19,14 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Used as it stands."""
+    """Token ids to use without changes."""
 
     ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Rendered by the model's chat template."""
+    """Messages for the model's chat template."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
@@ -38,10 +38,11 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One prompt and how to answer it. Checked when it is made, but for what only the model knows.
+    """One prompt and its parameters. The constructor checks them, except for checks that need the model.
 
-    ``timeout_s`` is the client's own; the gateway's ``request_timeout_seconds`` holds beside it. ``index`` is the
-    prompt's number among those of one HTTP request. A ``whole`` answer is not streamed to the client.
+    ``timeout_s`` is the client's own limit in seconds; the gateway's ``request_timeout_seconds`` holds as well.
+    ``index`` is the prompt's number among the prompts of one HTTP request. A ``whole`` answer is not streamed to
+    the client.
     """
 
     request_id: str
@@ -64,12 +65,15 @@ class Call:
 
     @property
     def salt(self) -> str:
-        """What keeps the prefix caches of tenants apart: a tenant's name holds no slash, so no two pairs are alike."""
+        """The salt that separates the prefix caches of tenants.
+
+        A tenant's name holds no slash, so two different pairs of tenant and salt never have the same value.
+        """
         return f"{self.tenant}/{self.cache_salt}" if self.tenant or self.cache_salt else ""
 
 
 def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
-    """Raises ``InvalidRequest`` where one of ``ids`` is not a token of the model."""
+    """Raise ``InvalidRequest`` if one of ``ids`` is not a token of the model."""
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         wrong = next(token for token in ids if not 0 <= token < vocab_size)
         raise InvalidRequest.field(param, wrong, f"token ids from 0 to {vocab_size - 1}")

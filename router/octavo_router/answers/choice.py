@@ -1,4 +1,4 @@
-"""From the tokens of one choice to what its reader sees: text up to a stop string, token ids, log probabilities."""
+"""Conversion of one choice's tokens to its reader's view: text up to a stop string, token ids, log probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ _FINISH = {
 
 @dataclass(slots=True)
 class Delta:
-    """What one choice gained. ``text`` is never empty unless the choice ends with it.
+    """New output of one choice. ``text`` is never empty unless the choice ends with it.
 
-    ``token_ids`` and ``logprobs`` are those of all tokens since the last delta, whether or not they show as text.
-    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice. ``anew``: the choice was
-    begun again, and its deltas of before are void.
+    ``token_ids`` and ``logprobs`` cover all tokens since the last delta, whether or not they show as text.
+    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice. ``anew`` is True if
+    the choice has restarted; its earlier deltas are void.
     """
 
     choice: int
@@ -41,7 +41,7 @@ class Delta:
 
 
 class ChoiceReader:
-    """Turns the engine's outputs for one choice into deltas."""
+    """Converter of the engine's outputs for one choice into deltas."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class ChoiceReader:
         self._logprobs: list[sampling_pb2.PositionLogprobs] = []
 
     def take(self, output: replica_pb2.Output) -> Delta | None:
-        """Returns what there is to show, or None where that is nothing yet.
+        """Return the new delta, or None if there is no text to show yet.
 
-        A choice that a stop string ended is ``finished`` although the engine has not said so.
+        A choice that a stop string ended is ``finished``, although the engine has not reported its end.
         """
         ids = list(output.token_ids)
         if not output.finish_reason and self._plain:
@@ -93,7 +93,7 @@ class ChoiceReader:
         output: replica_pb2.Output,
         finish: FinishReason | None,
     ) -> Delta | None:
-        """Goes token by token, so that no token after the stop string counts."""
+        """Read token by token, so that no token after the stop string counts."""
         parts = []
         for position in range(num_shown):
             parts.append(stops.push(self._detokenizer.push(ids[position : position + 1])))

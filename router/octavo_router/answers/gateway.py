@@ -16,11 +16,11 @@ from octavo_router.fleet.stream import Dispatcher, EngineRequest
 from octavo_text import ModelText
 
 LATE_S = 2.0
-"""An answer that has not ended so long after its deadline is cut: its client does not read, or the stream hangs."""
+"""Maximum seconds that an answer may run after its deadline. Then its client does not read, or its stream hangs."""
 
 
 class Pool(Dispatcher, Protocol):
-    """A dispatcher that can tell what its replicas announced."""
+    """A dispatcher that also reports the limits and states of its replicas."""
 
     @property
     def limits(self) -> replica_pb2.Limits | None: ...
@@ -32,7 +32,10 @@ class Pool(Dispatcher, Protocol):
 
 
 class Gateway:
-    """Turns calls into generations. ``settings`` may be replaced at any time and hold for calls that start later."""
+    """Converter of calls into generations.
+
+    A change of ``settings`` is allowed at any time and holds for later calls.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """Whether a request that comes now would be taken, if only to wait for a replica that it makes come."""
+        """True if the gateway would accept a request now, even if the request must wait for a replica to start."""
         return not self.draining and (self._pool.holds_requests or self.has_replica)
 
     @property
@@ -68,7 +71,7 @@ class Gateway:
 
     @property
     def max_model_len(self) -> int | None:
-        """What the replicas announced, else what the model's files say, in tokens."""
+        """Maximum tokens by the replicas' announcements, else by the model's files."""
         limits = self._pool.limits
         return limits.max_model_len if limits is not None else self.text.max_position_embeddings
 
@@ -79,7 +82,7 @@ class Gateway:
             )
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuses new calls and waits for those that run; returns whether they ended in time."""
+        """Reject new calls and wait for running calls. Return True if all of them ended in time."""
         self.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -90,7 +93,10 @@ class Gateway:
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
-        """The deadline of last resort, after the engine's and dispatch's: it also ends answers that nobody reads."""
+        """Apply the deadline of last resort, after those of engine and dispatch.
+
+        It also ends answers that no client reads.
+        """
         seconds = self.settings.request_timeout_seconds
         try:
             async with asyncio.timeout(seconds + LATE_S):
@@ -99,7 +105,10 @@ class Gateway:
             raise DeadlineExceeded(f"the request did not end within {seconds} seconds") from None
 
     async def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the prompt's token ids; raises ``InvalidRequest`` where it has none or names no token."""
+        """Return the prompt's token ids.
+
+        Raise ``InvalidRequest`` if there are none, or if one is not a token of the model.
+        """
         if isinstance(prompt, TextPrompt):
             ids = await self.text.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
         elif isinstance(prompt, ChatPrompt):
@@ -116,9 +125,9 @@ class Gateway:
         return ids
 
     async def start(self, call: Call) -> Generation:
-        """Sends the call to an engine. The generation must be closed, whatever happens.
+        """Send the call to an engine. The caller must close the generation, whatever happens.
 
-        Raises a ``RequestError``: the prompt is wrong, or there is no admission.
+        Raise a ``RequestError`` if the prompt is wrong or the call is not admitted.
         """
         if self.draining:
             raise Draining("this gateway is shutting down and takes no new requests", retry_after_s=1.0)

@@ -1,4 +1,4 @@
-"""One request that an engine is answering: outputs of the engine in, text and token counts out."""
+"""One request that an engine answers: outputs of the engine in, text and token counts out."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from octavo_text import ModelText, StopStrings
 
 
 class RequestObserver(Protocol):
-    """Is told of each request's life, in seconds."""
+    """Receiver of the events of each request's life, with their times in seconds."""
 
     def first_token(self, seconds: float) -> None: ...
 
@@ -26,7 +26,7 @@ class RequestObserver(Protocol):
 
 
 class Generation:
-    """One request that an engine is answering: iterate over batches of deltas, then close."""
+    """One request that an engine answers: iterate over batches of deltas, then close."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Generation:
         self.call = call
         self.prompt_token_ids = prompt_token_ids
         self.cached_tokens: int | None = None
-        """Prompt tokens found in the engine's cache; None until it has said."""
+        """Prompt tokens found in the engine's cache; None until the engine has reported them."""
         self.prompt_logprobs: list[sampling_pb2.PositionLogprobs] = []
         self.timing: replica_pb2.Timing | None = None
         self._arrived = arrived
@@ -65,7 +65,7 @@ class Generation:
         self._next_outputs = aiter(stream).__anext__
 
     def _was_begun_again(self) -> bool:
-        """Forgets what the engine before had said, once it is known to be void."""
+        """Return True if the request has restarted. Then forget the void output of the previous engine."""
         if self._stream is None or self._stream.restarts == self._restarts:
             return False
         self._restarts = self._stream.restarts
@@ -87,7 +87,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> "Batch":
-        """Returns what has arrived since the last turn, one delta or more; raises a ``RequestError`` on failure."""
+        """Return the outputs since the last turn, one delta or more. Raise a ``RequestError`` on failure."""
         deltas: list[Delta] = []
         while not deltas:
             if len(self.finish_reasons) == len(self._choices):
@@ -118,7 +118,7 @@ class Generation:
         return self, deltas
 
     def _take_rare(self, output: replica_pb2.Output) -> None:
-        """Takes what only a first or a last output has, and the prompt's log probabilities."""
+        """Read the fields that only a first or a last output has, and the prompt's log probabilities."""
         if output.finish_reason:
             if output.finish_reason == sampling_pb2.FINISH_REASON_ERROR:
                 raise RequestError.from_proto(output.error)
@@ -135,8 +135,10 @@ class Generation:
             self._stream.abort_choice(output.choice)
 
     async def aclose(self, error: Exception | None = None) -> None:
-        """Aborts in the engine what has not ended, which then counts as ended by ``error``, without one as aborted: by
-        its client, or by ``time_limit``. May be called twice.
+        """Abort the unfinished choices in the engine. May be called twice.
+
+        With ``error`` these choices count as ended by it. Without one they count as aborted, by the client or
+        by ``time_limit``.
         """
         if self._closed:
             return

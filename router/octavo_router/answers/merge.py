@@ -1,4 +1,7 @@
-"""Several calls as one stream: each is started, read and closed by itself, so that none waits for another's reader."""
+"""Several calls as one stream.
+
+Each call starts, is read and closes separately, so no call waits for another's reader.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +15,7 @@ from octavo_router.answers.generation import Batch
 
 @asynccontextmanager
 async def answers(gateway: Gateway, calls: Sequence[Call]) -> AsyncIterator[AsyncIterator[Batch]]:
-    """Sends the calls; gives an iterator over what comes back, and aborts what still runs at the end.
+    """Send the calls and yield an iterator over their batches. Abort the calls that still run at the end.
 
     The iterator raises the first ``RequestError`` of any call.
     """
@@ -28,7 +31,7 @@ async def answers(gateway: Gateway, calls: Sequence[Call]) -> AsyncIterator[Asyn
 
 
 class _Merged:
-    """Runs one task for each call; they put batches, then None or the exception that ended them, into a queue."""
+    """One task for each call. A task puts batches into a queue, then None or the exception that ended it."""
 
     def __init__(self, gateway: Gateway, calls: Sequence[Call]) -> None:
         self._queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""What the log says of a request: one line, when it has ended, with what an operator asks first."""
+"""Log of a request: one line after its end, with the facts that an operator asks for first."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -12,7 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 def ended(generation: "Generation", seconds: float, error: Exception | None) -> None:
-    """``seconds`` from its arrival; ``error`` as in ``Generation.aclose``. Neither prompt nor answer is written."""
+    """Log the end of a request. Neither prompt nor answer is written.
+
+    ``seconds`` is the time since its arrival. ``error`` is the one of ``Generation.aclose``.
+    """
     if not logger.isEnabledFor(logging.INFO):
         return
     route, timing = generation.route, generation.timing

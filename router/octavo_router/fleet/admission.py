@@ -1,7 +1,7 @@
-"""Who may go on to the engines now, who waits, who is refused.
+"""Admission of requests: which go to the engines now, which wait, and which are rejected.
 
-At most ``max_inflight`` requests are admitted and not yet ended; up to ``max_queued`` more wait, lower ``priority``
-first and first come, first served within one.
+At most ``max_inflight`` requests are admitted and not yet ended. Up to ``max_queued`` more wait. A lower ``priority``
+goes first; within one priority the order is first come, first served.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ MAX_RETRY_AFTER_S = 60.0
 
 
 class Admission:
-    """Belongs to one event loop; ``now`` is its clock."""
+    """Admission of one event loop. ``now`` is the loop's clock."""
 
     def __init__(self, *, max_inflight: int, max_queued: int) -> None:
         self._max_inflight = max_inflight
@@ -29,9 +29,10 @@ class Admission:
         self.queued = 0
 
     async def acquire(self, priority: int, now: float) -> None:
-        """Returns once the request is admitted: every return needs one ``release``.
+        """Return once the request is admitted. Every return needs one ``release``.
 
-        Raises ``QueueFull`` at once where too many wait. Cancelling the caller takes it out of the queue.
+        Raise ``QueueFull`` at once if too many requests wait. Cancelling the caller removes its request from
+        the queue.
         """
         if self.inflight < self._max_inflight and not self.queued:
             self.inflight += 1
@@ -56,7 +57,7 @@ class Admission:
             raise
 
     def release(self, now: float) -> None:
-        """One admitted request has ended."""
+        """Count one admitted request as ended."""
         self._ended_at.append(now)
         self._leave()
 
@@ -66,7 +67,7 @@ class Admission:
         self._admit()
 
     def refuse_waiting(self, error: RequestError) -> None:
-        """Ends all that wait with ``error``."""
+        """End all waiting requests with ``error``."""
         waiting, self._waiting = self._waiting, []
         for _, _, turn in waiting:
             if not turn.done():
@@ -74,7 +75,10 @@ class Admission:
                 turn.set_exception(error)
 
     def retry_after_s(self, now: float) -> float:
-        """Predicts when the queue will have drained, from how fast requests ended lately; whole seconds, at least 1."""
+        """Predict when the queue will be empty, from the recent rate of ended requests.
+
+        Return whole seconds, at least 1.
+        """
         if len(self._ended_at) < 2 or now <= self._ended_at[0]:
             return 1.0
         rate = len(self._ended_at) / (now - self._ended_at[0])
@@ -93,7 +97,7 @@ class Admission:
                 turn.set_result(None)
 
     def _compact(self) -> None:
-        """Waiters that went away stay in the heap until their turn, but never most of it."""
+        """Remove cancelled waiters if they are most of the heap. Otherwise they stay in it until their turn."""
         if len(self._waiting) > 2 * self.queued + 16:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapq.heapify(self._waiting)

@@ -32,12 +32,12 @@ from octavo_router.routing.select import Selector
 
 WATCH_INTERVAL_S = 0.1
 CONNECT_GRACE_S = 1.0
-"""A request waits so long for a replica that is known and not yet connected."""
+"""Maximum seconds that a request waits for a replica that is known and not yet connected."""
 
 HOLD_MARGIN_S = 0.1
-"""A request that was held in vain is refused so long before its deadline, which would end it otherwise."""
+"""Seconds before its deadline at which a request held in vain is rejected. The deadline would end it otherwise."""
 HOLD_RETRY_AFTER_S = 10.0
-"""A first replica takes seconds to minutes."""
+"""Seconds after which a client should retry. A first replica takes seconds to minutes."""
 
 MIN_PREDICTION_S = 2.0
 MAX_PREDICTION_S = 60.0
@@ -48,10 +48,10 @@ OUTPUT_SMOOTHING = 0.05
 
 
 class ReplicaPool:
-    """Implements ``stream.Dispatcher``. Belongs to one event loop; only ``__init__`` may be called outside of it.
+    """Implementation of ``stream.Dispatcher``. It belongs to one event loop; only ``__init__`` may run outside of it.
 
-    ``gateway`` is the name that replicas log, ``secret`` the one that they ask for. ``on_wanted`` is told when a first
-    held request waits for a replica to come, and when none does any more.
+    ``gateway`` is the name that replicas log. ``secret`` is the secret that they require. ``on_wanted`` receives
+    True when a first held request waits for a replica to start, and False when no request waits any more.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ReplicaPool:
         self._mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS
         self._waiting_room = WaitingRoom(on_wanted)
         self.holds_requests = False
-        """Whether replicas come when they are asked for, so that a request waits while there is none."""
+        """True if replicas start on demand. Then requests wait while there is no replica."""
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._draining = False
@@ -91,7 +91,7 @@ class ReplicaPool:
 
     @property
     def limits(self) -> replica_pb2.Limits | None:
-        """The smallest of what replicas that can be reached have announced; None where there is none."""
+        """The smallest limits that reachable replicas have announced; None if no replica is reachable."""
         return self._limits
 
     @property
@@ -106,7 +106,7 @@ class ReplicaPool:
         return [replica.status() for _, replica in sorted(self._replicas.items())]
 
     def update_replicas(self, wanted: Iterable[ReplicaAddress]) -> None:
-        """Makes ``wanted`` the replicas that there are. One that is taken out keeps the requests that it has."""
+        """Make ``wanted`` the set of replicas. A removed replica keeps the requests that it has."""
         known = {name: replica.address for name, replica in self._replicas.items()}
         difference = changes(known, wanted)
         for address in difference.removed:
@@ -130,19 +130,19 @@ class ReplicaPool:
             self._watcher = asyncio.create_task(self._watch(), name="replica watch")
 
     def reconfigure(self, settings: RouterSettings) -> None:
-        """All of the router's settings change live; requests under way keep their deadlines."""
+        """Apply new settings. All of the router's settings change live, but running requests keep their deadlines."""
         self._settings = settings
         self._admission.reconfigure(
             max_inflight=settings.max_inflight_requests, max_queued=settings.max_queued_requests
         )
 
     def hold_requests(self, hold: bool) -> None:
-        """See ``holds_requests``; where it ends, those that wait are refused."""
+        """Set ``holds_requests``. False rejects the waiting requests."""
         self.holds_requests = hold
         self._changed.set()
 
     async def open(self, request: EngineRequest) -> RoutedRequest:
-        """See ``stream.Dispatcher``. Hold the result in ``contextlib.aclosing``."""
+        """Implement ``stream.Dispatcher``. Hold the result in ``contextlib.aclosing``."""
         if self._draining:
             raise Draining("the gateway is shutting down and takes no new requests")
         now = _now()
@@ -166,7 +166,7 @@ class ReplicaPool:
         return routed
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuses new requests and waits until those accepted have ended; returns False where ``timeout_s`` passed."""
+        """Reject new requests and wait for accepted ones to end. Return False if ``timeout_s`` passes before that."""
         self._draining = True
         self._changed.set()
         with suppress(TimeoutError):
@@ -177,7 +177,7 @@ class ReplicaPool:
         return not self._admission.inflight and not self.queued_requests
 
     async def close(self) -> None:
-        """Ends everything: requests with ``Draining``, then the streams to all replicas."""
+        """End everything: requests with ``Draining``, then the streams to all replicas."""
         self._draining = True
         self._changed.set()
         error = Draining("the gateway is shutting down")
@@ -193,7 +193,7 @@ class ReplicaPool:
         self._replicas_changed()
 
     async def place(self, request: RoutedRequest) -> None:
-        """See ``routed_request.Placer``."""
+        """Implement ``routed_request.Placer``."""
         try:
             while True:
                 candidates = await self._candidates(request.excluded, request.deadline)
@@ -209,7 +209,7 @@ class ReplicaPool:
             self._send(request, candidates)
 
     def ended(self, request: RoutedRequest) -> None:
-        """See ``routed_request.Placer``."""
+        """Implement ``routed_request.Placer``."""
         self._inflight.discard(request)
         self._admission.release(_now())
         if request.num_output_tokens:
@@ -219,12 +219,12 @@ class ReplicaPool:
         self._idle.set()
 
     def predicted(self, request: RoutedRequest, cached_tokens: int) -> None:
-        """See ``routed_request.Placer``."""
+        """Implement ``routed_request.Placer``."""
         if request.route is not None:
             self._observer.prediction(request.route.predicted_cached_tokens, cached_tokens)
 
     def _send(self, request: RoutedRequest, candidates: list[Candidate]) -> None:
-        """Decision, reservation and prediction without a turn of the loop between: the next decision sees them."""
+        """Decide, reserve and predict without a turn of the loop between, so that the next decision sees all three."""
         engine_request = request.request
         sampling = engine_request.sampling
         prompt = len(engine_request.token_ids)
@@ -269,10 +269,10 @@ class ReplicaPool:
         self._observer.decision(route)
 
     async def _candidates(self, excluded: Iterable[str], deadline: float) -> list[Candidate]:
-        """Returns those that can take a request now. Waits where there are none, but one is being dialled or may come.
+        """Return the replicas that can take a request now. If there are none, wait for one that connects or may start.
 
-        Raises ``NoReplica``, and ``TimeoutError`` where the deadline has passed: within no other timer, as one that
-        fires in the same turn hides which of the two it was.
+        Raise ``NoReplica``. Raise ``TimeoutError`` if the deadline has passed. Call this within no other timer.
+        If another timer fired in the same turn, the caller could not distinguish the two.
         """
         try:
             return await self._connected(excluded, deadline)
@@ -283,7 +283,7 @@ class ReplicaPool:
 
     async def _held(self, excluded: Iterable[str], until: float) -> list[Candidate]:
         waiting = self.queued_requests
-        if waiting >= max(1, self._settings.max_queued_requests):  # somebody must be able to wake the first one
+        if waiting >= max(1, self._settings.max_queued_requests):  # one request must be able to wake the first replica
             raise NoReplica(
                 f"no engine replica is up yet, and {waiting} requests wait for one already "
                 f"(max_queued_requests {self._settings.max_queued_requests})",
@@ -382,7 +382,10 @@ class ReplicaPool:
         self._observer.inflight(self._admission.inflight)
 
     async def _watch(self) -> None:
-        """Notices silence. A turn that comes late itself says nothing about replicas: it is left out."""
+        """Check the replicas for silence.
+
+        Skip a turn that itself comes late, because it proves nothing about replicas.
+        """
         last = _now()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The gRPC stream to one replica: dialled, kept, dialled again."""
+"""The gRPC stream to one replica: connect, keep, connect again."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _Call = grpc.aio.StreamStreamCall[replica_pb2.GatewayMessage, replica_pb2.Replic
 
 
 class Receiver(Protocol):
-    """What a link tells. ``lost`` follows every ``hello`` sooner or later, and every attempt that failed."""
+    """Receiver of a link's events. ``lost`` follows every ``hello`` at some time, and every failed attempt."""
 
     def hello(self, hello: replica_pb2.Hello) -> None: ...
 
@@ -35,9 +35,9 @@ class Receiver(Protocol):
 
 
 class ReplicaLink:
-    """Sends without waiting, in order; what is sent while there is no stream is dropped, as ``lost`` has been told.
+    """Link that sends in order and without waiting. Without a stream it drops messages, because ``lost`` was called.
 
-    Reading never waits for anything but the replica: ``receiver`` only takes note.
+    Reading waits for the replica only, because ``receiver`` returns at once.
     """
 
     def __init__(self, address: ReplicaAddress, *, gateway: str, secret: str, receiver: Receiver) -> None:
@@ -60,7 +60,7 @@ class ReplicaLink:
             self._task = None
 
     def reset(self) -> None:
-        """Gives the stream up; the link dials again."""
+        """Close the stream. The link connects again."""
         if self._call is not None:
             self._call.cancel()
 
@@ -68,7 +68,7 @@ class ReplicaLink:
         self._send(replica_pb2.GatewayMessage(submit=submit))
 
     def abort(self, request: int, choice: int | None = None) -> None:
-        """Aborts that wait to be written go in one message."""
+        """Abort a request or one of its choices. Aborts that wait to be written go in one message."""
         if not self._outbox or not self._outbox[-1].HasField("abort"):
             self._send(replica_pb2.GatewayMessage(abort=replica_pb2.Abort()))
         if self._outbox:
@@ -104,12 +104,12 @@ class ReplicaLink:
                 detail = f"no hello within {HELLO_TIMEOUT_S:g} s"
             except _ProtocolError as error:
                 detail = str(error)
-            # Whatever has been raised: gRPC tells of the end of a call instead of a cancellation that comes with it.
+            # After any error: gRPC raises the end of a call instead of a cancellation that comes with it.
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 self._receiver.lost("the link was closed")
                 raise asyncio.CancelledError
             self._receiver.lost(detail)
-            if said_hello or detail != told:  # the same failure again and again is told once
+            if said_hello or detail != told:  # a failure that repeats is logged once
                 log.warning("link to %s: %s", self._address.name, detail)
                 told = detail
             backoff = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(attempts, 10))
@@ -169,4 +169,4 @@ class ReplicaLink:
 
 
 class _ProtocolError(Exception):
-    """The other end does not speak as agreed."""
+    """Violation of the protocol by the replica."""

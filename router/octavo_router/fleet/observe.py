@@ -1,4 +1,4 @@
-"""What the router tells of itself: the events that metrics are made of."""
+"""Events of the router, as the source of its metrics."""
 
 from typing import Protocol
 
@@ -9,16 +9,16 @@ from octavo_router.routing.route import Route
 
 
 class Observer(Protocol):
-    """Called on the event loop, at every request and every Step: implementations only count."""
+    """Receiver of events on the event loop, at every request and every Step. Implementations only count."""
 
     def decision(self, route: Route) -> None:
-        """A request has been sent to ``route.replica``; once more for each retry."""
+        """Count a request that was sent to ``route.replica``, once more for each retry."""
 
     def select_seconds(self, seconds: float) -> None:
-        """Time that one decision took."""
+        """Observe the seconds that one decision took."""
 
     def prediction(self, predicted: int, actual: int) -> None:
-        """Prompt tokens that the router believed cached, and those that the engine found."""
+        """Observe the cached prompt tokens of a request, as the router predicted and as the engine found."""
 
     def feed_state(self, replica: str, state: ReplicaState) -> None: ...
 
@@ -27,19 +27,19 @@ class Observer(Protocol):
     def engine_load(self, replica: str, load: replica_pb2.Load) -> None: ...
 
     def replica_gone(self, replica: str) -> None:
-        """The replica was taken out of the registry: its series end."""
+        """End the series of a replica that was removed from the registry."""
 
     def queue(self, depth: int) -> None:
-        """Requests that wait for admission."""
+        """Set the number of requests that wait for admission."""
 
     def inflight(self, number: int) -> None:
-        """Requests admitted and not yet ended."""
+        """Set the number of requests that are admitted and not yet ended."""
 
     def index_size(self, keys: int, path_gaps: int) -> None: ...
 
 
 class NullObserver:
-    """Tells nobody."""
+    """Observer that ignores all events."""
 
     def decision(self, route: Route) -> None:
         pass

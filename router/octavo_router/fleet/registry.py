@@ -1,4 +1,4 @@
-"""Which replicas there are, and how they are."""
+"""The known replicas and their states."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from octavo_api.v1 import replica_pb2
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAddress:
-    """Where one replica's gRPC service listens. Another address under the same name is another replica."""
+    """Address of one replica's gRPC service. Another address under the same name is another replica."""
 
     name: str
     host: str
@@ -28,7 +28,7 @@ class Changes:
 
 
 def changes(known: Mapping[str, ReplicaAddress], wanted: Iterable[ReplicaAddress]) -> Changes:
-    """Returns what turns ``known`` into ``wanted``; raises ``ValueError`` where a name comes twice."""
+    """Return the changes from ``known`` to ``wanted``. Raise ``ValueError`` if a name has two addresses."""
     by_name: dict[str, ReplicaAddress] = {}
     for address in wanted:
         if by_name.setdefault(address.name, address) != address:
@@ -42,19 +42,19 @@ def changes(known: Mapping[str, ReplicaAddress], wanted: Iterable[ReplicaAddress
 class ReplicaState(StrEnum):
     CONNECTING = "connecting"
     SYNCING = "syncing"
-    """Connected, its cache not yet known."""
+    """The router is connected, and the replica's cache is not yet known."""
     LIVE = "live"
     RESYNCING = "resyncing"
-    """What is known of its cache is in doubt; it counts half until a snapshot has come."""
+    """The known content of the replica's cache is in doubt. It counts half until a snapshot has come."""
     UNTRUSTED = "untrusted"
-    """Silent: load and cache count as unknown."""
+    """The replica is silent. Its load and cache count as unknown."""
     DRAINING = "draining"
-    """It takes no new requests."""
+    """The replica takes no new requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """For status pages and tests. ``load`` is None where it is unknown, ``detail`` says why there is no link."""
+    """Status for status pages and tests. ``load`` is None if unknown. ``detail`` is the reason for a missing link."""
 
     name: str
     host: str

@@ -1,4 +1,4 @@
-"""One replica as the router has it: its link, its feed, its load, and the requests that it is answering."""
+"""The router's view of one replica: its link, its feed, its load, and the requests that it answers."""
 
 import asyncio
 import itertools
@@ -24,19 +24,19 @@ log = logging.getLogger(__name__)
 
 
 class Inflight(Protocol):
-    """A request that a replica is answering. Both calls only take note; whoever reads the request is woken."""
+    """A request that a replica answers. Both calls only record the event and wake the request's reader."""
 
     def deliver(self, output: replica_pb2.Output) -> None: ...
 
     def lost(self, detail: str) -> None:
-        """The stream to the replica is gone, and with it all that was still to come."""
+        """Record that the stream to the replica is gone, together with all outputs that had not arrived."""
 
 
 class Replica:
-    """Created on the event loop. ``on_change`` is called when it may have become routable, or stopped to be.
+    """One replica, created on the event loop. ``on_change`` is called when the replica may have become routable or not.
 
-    ``candidate`` is what a decision needs of it, None while it takes no requests: made anew whenever anything that it
-    is made of has changed.
+    ``candidate`` holds the inputs of a decision. It is None while the replica takes no requests. A change of its
+    sources creates it again.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Replica:
 
     @property
     def is_connecting(self) -> bool:
-        """True until the first hello after each dial."""
+        """True until the first hello after each connection attempt."""
         return self._feed.state is FeedState.CONNECTING and not self.retired
 
     @property
@@ -91,7 +91,10 @@ class Replica:
         self._link.start()
 
     def send(self, request: Inflight, submit: replica_pb2.Submit, *, uncached_tokens: int, blocks: int) -> int:
-        """Submits and reserves; returns the request's id on this stream. ``submit.id`` is set here."""
+        """Submit the request and reserve its load.
+
+        Return the request's id on this stream, which also becomes ``submit.id``.
+        """
         submit.id = identity = next(self._ids)
         self._requests[identity] = request
         self.load.reserve(identity, uncached_tokens=uncached_tokens, blocks=blocks)
@@ -100,14 +103,14 @@ class Replica:
         return identity
 
     def started(self, identity: int) -> None:
-        """The request's first output is here."""
+        """Record the request's first output."""
         self.load.started(identity)
 
     def abort_choice(self, identity: int, choice: int) -> None:
         self._link.abort(identity, choice)
 
     def release(self, identity: int, *, abort: bool) -> None:
-        """Lets a request go; with ``abort`` the engine is told that nobody waits for it. Idempotent."""
+        """Release a request. With ``abort`` the engine is notified that no client waits for it. Idempotent."""
         if self._requests.pop(identity, None) is None:
             return
         self.load.release(identity)
@@ -118,7 +121,7 @@ class Replica:
             self._on_change()
 
     def retire(self) -> None:
-        """No new requests; the index forgets it at once."""
+        """Take no new requests. The index forgets the replica at once."""
         self.retired = True
         self._overlay.forget(self._feed.slot)
         self._feed.close()
@@ -131,7 +134,7 @@ class Replica:
         await self._link.close()
 
     def tick(self, now: float) -> None:
-        """Notices silence, and asks for snapshots that are due."""
+        """Check for silence, and request snapshots that are due."""
         if self._feed.lost(now):
             self._link.reset()
         if self.retired:

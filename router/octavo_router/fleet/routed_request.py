@@ -1,4 +1,4 @@
-"""One request on its way: what a replica has sent for it, and what its reader has taken."""
+"""One request on its way: the outputs of its replica, and the outputs that its reader has taken."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,26 +17,30 @@ _ERROR = sampling_pb2.FINISH_REASON_ERROR
 
 
 class Placer(Protocol):
-    """Where a request goes when it has no replica, and how it is told to have ended."""
+    """Owner of requests: it places a request that has no replica, and receives the event of its end."""
 
     async def place(self, request: "RoutedRequest") -> None:
-        """Chooses a replica and sends the request there; raises ``RequestError`` where none takes it."""
+        """Choose a replica and send the request there. Raise ``RequestError`` if no replica takes it."""
 
     def ended(self, request: "RoutedRequest") -> None:
-        """Called exactly once for each request."""
+        """Record the end of a request. Called exactly once for each request."""
 
     def predicted(self, request: "RoutedRequest", cached_tokens: int) -> None:
-        """The engine has found ``cached_tokens`` in its cache."""
+        """Record that the engine has found ``cached_tokens`` in its cache."""
 
 
 class RoutedRequest:
-    """Implements ``stream.RequestStream``.
+    """Implementation of ``stream.RequestStream``.
 
-    Until its client has been shown something, a request whose replica goes away starts again at another one: once only
-    after it had begun to answer, lest a request that kills its engine kills them all. Outputs that wait for a slow
-    reader are merged, one message for each choice, so that they are bounded by the answer's own length. The request
-    ends, with its reservation and its place among those in flight, when the engine's last output *arrives*, not when it
-    is read.
+    If its replica goes away, a request starts again at another replica, unless its client has received output.
+    After its reader has taken outputs, a ``whole`` request starts again only once. This is to avoid that a request
+    that kills its engine kills all engines.
+
+    Outputs that wait for a slow reader are merged into one message for each choice. So the answer's own length
+    bounds them.
+
+    The request ends when the engine's last output *arrives*, not when it is read. Then it releases its reservation
+    and its place among the requests in flight.
     """
 
     def __init__(self, request: EngineRequest, deadline: float, placer: Placer) -> None:
@@ -71,7 +75,7 @@ class RoutedRequest:
         return not self._taken or (self.request.whole and not self.restarts)
 
     def sent(self, replica: Replica, identity: int, route: Route) -> None:
-        """The request is at ``replica`` now, under ``identity``."""
+        """Record that the request is at ``replica`` now, under ``identity``."""
         self._replica, self._id, self.route = replica, identity, route
         self.tries += 1
         self._misplaced = False
@@ -118,7 +122,7 @@ class RoutedRequest:
         self._wake()
 
     def fail(self, error: RequestError) -> None:
-        """Ends the request; its reader gets what has arrived, then ``error``."""
+        """End the request. Its reader gets the outputs that have arrived, then ``error``."""
         if not self._ended:
             self._failure = error
             self._end(abort=True)
@@ -158,7 +162,10 @@ class RoutedRequest:
         self._misplace(name, None)
 
     def _refused(self, error: RequestError) -> None:
-        """An engine that has no room, or leaves, says nothing about the request: another may take it."""
+        """Place the request again or fail it.
+
+        Another engine may take a request that this one rejects as full or draining.
+        """
         elsewhere = isinstance(error, Draining | QueueFull) and self._refusal is None and self._may_move
         if not elsewhere or self._replica is None:
             self.fail(error)

@@ -1,4 +1,4 @@
-"""The seam between front ends and dispatch: a request for an engine, and the stream of what comes back."""
+"""The interface between front ends and dispatch: a request for an engine, and the stream of its outputs."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from octavo_router.routing.route import Route
 class EngineRequest:
     """One prompt in tokens. ``cache_salt`` already holds the tenant's; ``deadline`` is in the event loop's clock.
 
-    Of a ``whole`` answer nothing is shown to the client before all of it is there.
+    The client receives a ``whole`` answer only after it is complete.
     """
 
     request_id: str
@@ -27,24 +27,25 @@ class EngineRequest:
 
 
 class RequestStream(Protocol):
-    """What comes back for one request. Always closed by its reader: that aborts in the engine what has not ended."""
+    """Outputs of one request. The reader must always close it. Closing aborts the unfinished choices in the engine."""
 
     @property
     def route(self) -> Route | None:
-        """Set before the first output."""
+        """The route, set before the first output."""
 
     @property
     def restarts(self) -> int:
-        """How often a ``whole`` answer of which outputs had been taken was begun again: what was taken is void."""
+        """Number of restarts of a ``whole`` answer after outputs had been taken. The outputs taken before are void."""
 
     def __aiter__(self) -> AsyncIterator[list[replica_pb2.Output]]:
-        """Yields all outputs that have arrived since the last turn; ends after every choice has ended.
+        """Yield all outputs that have arrived since the last turn. End after every choice has ended.
 
-        Raises a ``RequestError`` where the request failed: refused by the engine, past its deadline, replica lost.
+        Raise a ``RequestError`` if the request failed: rejected by the engine, past its deadline, or replica
+        lost.
         """
 
     def abort_choice(self, choice: int) -> None:
-        """Ends one choice whose reader has seen enough (a stop string); nothing more of it is yielded."""
+        """End one choice whose reader needs no more output (a stop string). No further output of it is yielded."""
 
     async def aclose(self) -> None: ...
 
@@ -53,8 +54,8 @@ class Dispatcher(Protocol):
     """Admission, choice of a replica and the streams to all replicas."""
 
     async def open(self, request: EngineRequest) -> RequestStream:
-        """Waits for admission and sends the request.
+        """Wait for admission and send the request.
 
-        Raises ``QueueFull``, ``NoReplica``, ``Draining``, ``DeadlineExceeded``, ``ContextLengthExceeded`` or
-        ``CacheCapacityExceeded`` (the last two against the limits that replicas announced).
+        Raise ``QueueFull``, ``NoReplica``, ``Draining``, ``DeadlineExceeded``, ``ContextLengthExceeded`` or
+        ``CacheCapacityExceeded``. The last two refer to the limits that replicas announced.
         """

@@ -1,11 +1,14 @@
-"""Requests that wait until a first replica comes."""
+"""Requests that wait until a first replica starts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class WaitingRoom:
-    """Says ``on_wanted(True)`` when the first request sits down, ``on_wanted(False)`` when the last one has left."""
+    """Counter of waiting requests.
+
+    It calls ``on_wanted(True)`` for the first one and ``on_wanted(False)`` after the last one.
+    """
 
     def __init__(self, on_wanted: Callable[[bool], None]) -> None:
         self._on_wanted = on_wanted

@@ -1,4 +1,4 @@
-"""What both front ends read from a request's headers or metadata."""
+"""Values that both front ends read from a request's headers or metadata."""
 
 import re
 import uuid
@@ -9,7 +9,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def request_id(given: str | None) -> str:
-    """Returns the client's ``X-Request-Id``, or a drawn one where it sent none; raises ``InvalidRequest``."""
+    """Return the client's ``X-Request-Id``, or a random one if the client sent none. Raise ``InvalidRequest``."""
     if given is None:
         return uuid.uuid4().hex
     if not _REQUEST_ID.fullmatch(given):
@@ -18,6 +18,6 @@ def request_id(given: str | None) -> str:
 
 
 def bearer(header: str | None) -> str | None:
-    """Returns the key of an ``Authorization: Bearer KEY`` header."""
+    """Return the key of an ``Authorization: Bearer KEY`` header."""
     scheme, _, key = (header or "").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None

@@ -1,8 +1,8 @@
-"""API keys: who may send requests, and as which tenant.
+"""API keys: which clients may send requests, and as which tenant.
 
-The file has one key a line, ``NAME KEY``, or ``KEY`` alone, which is a key of the tenant ``default``; empty lines and
-lines that start with ``#`` are passed over. A tenant may have several keys, for a change of keys without a gap. Keys
-are kept as keyed hashes only.
+The file has one key a line: ``NAME KEY``, or ``KEY`` alone for the tenant ``default``. Empty lines and lines that start
+with ``#`` are skipped. A tenant may have several keys, for a change of keys without a gap. Only keyed hashes of the
+keys are kept.
 """
 
 import logging
@@ -25,7 +25,10 @@ _KEY = re.compile(r"[\x21-\x7e]{8,512}")
 DEFAULT_TENANT = "default"
 
 REREAD_S = 1.0
-"""A changed file (a rotated Secret) is read at the first request so long after the last look."""
+"""Minimum seconds between two checks of the file.
+
+The next request after them reads a changed file (a rotated Secret).
+"""
 
 
 class ApiKeys:
@@ -39,31 +42,31 @@ class ApiKeys:
         self._complaint = ""
         self._looked = time.monotonic()
         self.on_reload: Callable[[bool], None] = lambda taken_up: None
-        """Is told of each change of the file: whether it was taken up."""
+        """Called at each change of the file, with True if the change was applied."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises ``ConfigurationError`` that names file and line, never a key."""
+        """Read the file. Raise ``ConfigurationError`` that names file and line, never a key."""
         pepper = secrets.token_bytes(32)
         version = _version(path)
         return cls(path, _read(path, pepper), pepper, version)
 
     def authenticate(self, key: str | None) -> str:
-        """Returns the tenant's name; raises ``AuthenticationFailed``."""
+        """Return the tenant's name. Raise ``AuthenticationFailed``."""
         self._refresh()
         if key is None:
             raise AuthenticationFailed(
                 "You didn't provide an API key. Send it as a header: Authorization: Bearer YOUR_KEY"
             )
         digest = _digest(key, self._pepper)
-        # The digest is keyed: how long the look-up takes says nothing about the key.
+        # The digest is keyed, so the time of the look-up reveals nothing about the key.
         tenant = self._tenants.get(digest)
         if tenant is None:
             raise AuthenticationFailed("Incorrect API key provided.")
         return tenant
 
     def reload(self) -> None:
-        """Reads the file again; raises ``ConfigurationError`` and keeps the keys it has."""
+        """Read the file again. On an error raise ``ConfigurationError`` and keep the present keys."""
         version = _version(self._path)
         self._tenants = _read(self._path, self._pepper)
         self._version = version

@@ -1,4 +1,4 @@
-"""Listeners: bound before anything is served, so that a port in use is an error and nothing else."""
+"""Listeners, bound before the gateway serves anything, so that a port in use is only an error."""
 
 import errno
 import socket
@@ -10,9 +10,9 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 
 
 def bind(what: str, host: str, port: int) -> socket.socket:
-    """Returns a bound TCP socket; port 0 takes a free one.
+    """Return a bound TCP socket. Port 0 takes a free one.
 
-    Raises ``PortInUse``, or ``ConfigurationError`` where ``host`` is no address of this machine.
+    Raise ``PortInUse``, or ``ConfigurationError`` if ``host`` is no address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -41,5 +41,5 @@ def bind(what: str, host: str, port: int) -> socket.socket:
 
 
 def probe(what: str, host: str, port: int) -> None:
-    """Raises what ``bind`` would: gRPC binds by itself, and does not tell why it cannot."""
+    """Raise the errors of ``bind``. gRPC binds by itself and does not report the reason of a failure."""
     bind(what, host, port).close()

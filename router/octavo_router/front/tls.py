@@ -1,6 +1,6 @@
 """The certificate of both listeners: a folder with ``tls.crt`` and ``tls.key``, read again when it changes.
 
-Connections that are open keep the certificate that they began with; new ones get the newest that is good.
+Open connections keep the certificate that they began with. New connections get the newest good one.
 """
 
 import logging
@@ -23,14 +23,14 @@ CERTIFICATE, KEY = "tls.crt", "tls.key"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """PEM: the certificate with its chain, and the private key."""
+    """The certificate with its chain, and the private key, both in PEM."""
 
     certificate: bytes
     key: bytes
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises ``ConfigurationError`` that names the file."""
+        """Read the folder. Raise ``ConfigurationError`` that names the file."""
         before, found = None, cls._read(folder)
         while found != before:  # both may be replaced together, between the reads of the two
             before, found = found, cls._read(folder)
@@ -40,7 +40,7 @@ class Pair:
 
     @classmethod
     def _read(cls, folder: Path) -> Self | str:
-        """Returns what is there at this look, or what is wrong with it."""
+        """Return the pair that the folder holds now, or a message about the problem."""
         found = []
         for name in (CERTIFICATE, KEY):
             try:
@@ -50,11 +50,14 @@ class Pair:
         return cls(*found)
 
     def context(self, folder: Path) -> ssl.SSLContext:
-        """Returns a server's context; raises ``ConfigurationError`` where the two are no pair. ``folder`` is named."""
+        """Return a server's context. ``folder`` is only for messages.
+
+        Raise ``ConfigurationError`` if certificate and key do not match.
+        """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
         try:
-            # From memory: what is checked is what is used, while the files may be replaced one after the other.
+            # From memory: the checked pair is the used pair, while the files may be replaced one after the other.
             with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
                 context.load_cert_chain(certificate, key, password=_no_password)
         except (ssl.SSLError, OSError, ValueError) as error:
@@ -66,7 +69,7 @@ class Pair:
 
 
 class Certificate:
-    """One folder's certificate, for uvicorn as a context, for gRPC as credentials."""
+    """One folder's certificate: a context for uvicorn, credentials for gRPC."""
 
     def __init__(self, folder: Path, pair: Pair) -> None:
         self._folder = folder
@@ -74,16 +77,16 @@ class Certificate:
         self._complaint = ""
         self._current = pair.context(folder)
         self.context = pair.context(folder)
-        """Stays the same for ever; each handshake goes on in the newest one."""
+        """Context that never changes. Each handshake continues in the newest one."""
         self.context.sni_callback = self._hand_over
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Raises ``ConfigurationError``."""
+        """Read the folder. Raise ``ConfigurationError``."""
         return cls(folder, Pair.read(folder))
 
     def refresh(self) -> bool | None:
-        """Takes up a changed pair. Returns True for a new one, False for one that is refused, None for no change."""
+        """Apply a changed pair. Return True for a new pair, False for a rejected one, None for no change."""
         try:
             pair = Pair.read(self._folder)
             if pair == self._pair:
@@ -100,7 +103,7 @@ class Certificate:
         return grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration)
 
     def _refuse(self, error: ConfigurationError) -> bool | None:
-        """Says it once."""
+        """Log the error once."""
         if error.message == self._complaint:
             return None
         self._complaint = error.message
@@ -111,13 +114,16 @@ class Certificate:
         return grpc.ssl_server_certificate_configuration([(self._pair.key, self._pair.certificate)])
 
     def _hand_over(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """Called in each handshake, whether or not the client names a server."""
+        """Set the newest context. Called in each handshake, whether or not the client names a server."""
         connection.context = self._current
 
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Gives what ``ssl`` reads from paths only a path that no disk and no other process sees."""
+    """Yield a path with ``content``, because ``ssl`` reads keys from paths only.
+
+    No disk and no other process sees it.
+    """
     with os.fdopen(os.memfd_create("octavo-tls"), "wb") as file:
         file.write(content)
         file.flush()
@@ -125,5 +131,5 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 def _no_password() -> str:
-    """Without it OpenSSL would ask on the terminal."""
+    """Raise an error for an encrypted key. Without this function OpenSSL would ask on the terminal."""
     raise ValueError("the key is encrypted")

@@ -1,4 +1,4 @@
-"""The ASGI application: keys and request ids for every path, generating endpoints raw, all others by Starlette.
+"""The ASGI application: keys and request ids for every path. Starlette serves all paths except the generating ones.
 
 It also works below a ``root_path`` (Serve's route prefix).
 """
@@ -31,7 +31,7 @@ from octavo_router.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
-"""Need no API key."""
+"""Paths that need no API key."""
 
 
 class HttpApp:
@@ -90,14 +90,14 @@ class HttpApp:
 
 
 def route_path(scope: Scope) -> str:
-    """Returns the path without the prefix that the application is mounted at."""
+    """Return the path without the prefix that the application is mounted at."""
     path: str = scope["path"]
     prefix = scope.get("root_path", "").rstrip("/")
     return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
 
 
 def _observed(send: Send, reply: Reply) -> Send:
-    """Returns a ``send`` that adds the reply's headers and notes the status."""
+    """Return a ``send`` that adds the reply's headers and records the status."""
 
     async def observed(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Reading a request: its body within a limit, as JSON."""
+"""Body of a request: read within a limit, and parsed as JSON."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ class ClientGone(Exception):
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
-    """Returns the body; raises ``RequestTooLarge`` as soon as it is known to be longer than ``limit`` bytes."""
+    """Return the body. Raise ``RequestTooLarge`` as soon as it is known to be longer than ``limit`` bytes."""
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(f"{int(announced)} bytes", limit)
@@ -38,9 +38,9 @@ def _too_large(size: str, limit: int) -> RequestTooLarge:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object without its fields that are null, which mean the same as absent ones.
+    """Return the JSON object without its fields that are null. They mean the same as absent fields.
 
-    Content types are not looked at: ``curl -d`` sends a wrong one. Raises ``InvalidRequest``.
+    Content types are not checked, because ``curl -d`` sends a wrong one. Raise ``InvalidRequest``.
     """
     try:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)

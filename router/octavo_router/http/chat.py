@@ -17,7 +17,7 @@ ID_PREFIX = "chatcmpl-"
 
 
 def chat_calls(body: ChatBody, defaults: Mapping[str, Any], id: str, tenant: str) -> list[Call]:
-    """Returns the one call of a chat; raises ``InvalidRequest``."""
+    """Return the one call of a chat. Raise ``InvalidRequest``."""
     prompt = ChatPrompt(
         [message.for_template() for message in body.messages], body.add_generation_prompt, body.chat_template_kwargs
     )

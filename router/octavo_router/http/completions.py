@@ -17,7 +17,7 @@ ID_PREFIX = "cmpl-"
 
 
 def completion_calls(body: CompletionBody, defaults: Mapping[str, Any], id: str, tenant: str) -> list[Call]:
-    """Returns one call for each prompt; raises ``InvalidRequest``."""
+    """Return one call for each prompt. Raise ``InvalidRequest``."""
     prompts = body.prompts
     sampling = body.sampling(defaults)
     return [
@@ -38,7 +38,7 @@ def completion_calls(body: CompletionBody, defaults: Mapping[str, Any], id: str,
 
 
 class CompletionWire:
-    """Choices of plain completions: the first prompt's come first, then the second's."""
+    """Choices of plain completions: the first prompt's choices, then the second's."""
 
     def __init__(self, body: CompletionBody, id: str, model: str, text: ModelText) -> None:
         self.envelope = Envelope(

@@ -28,19 +28,19 @@ from octavo_text import ModelText
 logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
-"""Nobody reads it; metrics count it. nginx's number."""
+"""HTTP status of a request whose client is gone, as in nginx. No client reads it; metrics count it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is special to one path."""
+    """Properties of one path."""
 
     id_prefix: str
     body: type[GenerationBody]
     calls: Callable[[Any, Mapping[str, Any], str, str], list[Call]]
     wire: Callable[[Any, str, str, ModelText], Wire]
     prompt_param: str
-    """How clients call the prompt."""
+    """Name of the prompt in the requests of this path."""
 
 
 ENDPOINTS = {
@@ -60,7 +60,7 @@ class Job:
 
 
 class Generate:
-    """Answers one request of an endpoint through a reply."""
+    """Handler that answers one request of an endpoint through a reply."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -68,7 +68,10 @@ class Generate:
     async def __call__(
         self, endpoint: Endpoint, scope: Scope, receive: Receive, reply: Reply, request_id: str, tenant: str
     ) -> None:
-        """Raises ``ClientGone``, or a ``RequestError`` where no answer has started; sends all else itself."""
+        """Answer the request. Raise ``ClientGone``, or a ``RequestError`` if no answer has started.
+
+        All other errors go to the client through the reply.
+        """
         if self._gateway.draining:
             raise Draining("this gateway is shutting down and takes no new requests", retry_after_s=1.0)
         headers = Headers(scope=scope)
@@ -114,7 +117,7 @@ class Generate:
         await reply.json(200, body, route_headers(answered[0]) if job.explain else ())
 
     async def _stream(self, job: Job, reply: Reply) -> None:
-        """Starts the answer with the first output, so that what an engine refuses still has its HTTP status."""
+        """Start the answer with the first output, so that a request that an engine rejects still has its status."""
         seen: set[Generation] = set()
         event, send = job.wire.event, reply.send
         try:
@@ -137,7 +140,7 @@ class Generate:
         await reply.end((last + DONE).encode())
 
     async def _break_off(self, job: Job, error: Exception, reply: Reply) -> None:
-        """Tells a client that reads; one that does not has its connection cut by the server."""
+        """Send the error to the client. If the client does not read, the server closes the connection."""
         if not isinstance(error, RequestError):
             id = job.calls[0].request_id
             logger.error("internal error in the middle of stream %s", id, exc_info=error, extra={"request_id": id})
@@ -155,7 +158,10 @@ Result = TypeVar("Result")
 
 
 async def unless_gone(receive: Receive, reply: Reply, work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs ``work`` while the client is there; raises ``ClientGone``, after ``work`` has cleaned up, once it is not."""
+    """Run ``work`` while the client is there.
+
+    If the client goes, cancel ``work``, wait for it and raise ``ClientGone``.
+    """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
     try:

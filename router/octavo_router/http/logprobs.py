@@ -7,11 +7,11 @@ from octavo_api.v1.sampling_pb2 import PositionLogprobs, TokenLogprob
 from octavo_text import ModelText
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON has not; vLLM's choice."""
+"""Log probability in place of minus infinity, which JSON does not have. vLLM uses the same value."""
 
 
 def chat_logprobs(text: ModelText, positions: Sequence[PositionLogprobs]) -> dict[str, Any]:
-    """Chat: ``content`` has one entry for each token, with its bytes and its competitors'."""
+    """Return the log probabilities of a chat: ``content`` has one entry for each token, with bytes and alternatives."""
     content = [
         {**_entry(text, item.chosen), "top_logprobs": [_entry(text, other) for other in item.top]} for item in positions
     ]
@@ -24,9 +24,9 @@ def _entry(text: ModelText, item: TokenLogprob) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """Completions: four parallel lists, over as many calls of ``add`` as there are pieces.
+    """Log probabilities of a completion: four parallel lists, in one call of ``add`` for each piece.
 
-    ``text_offset`` counts characters from the start of the choice's text, an echoed prompt included.
+    ``text_offset`` counts characters from the start of the choice's text, including an echoed prompt.
     """
 
     def __init__(self, text: ModelText) -> None:
@@ -43,7 +43,10 @@ class CompletionLogprobs:
         return result
 
     def add_prompt(self, ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> dict[str, Any]:
-        """``positions`` are those of all prompt tokens but the first, which has no log probability."""
+        """Return the prompt's lists.
+
+        ``positions`` cover all prompt tokens except the first, which has no log probability.
+        """
         first = _empty()
         self._append(first, self._text.token_text(ids[0]), None, None)
         return join(first, self.add(positions))

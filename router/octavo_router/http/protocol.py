@@ -1,7 +1,7 @@
-"""The bodies of OpenAI's requests, with vLLM's extras, and how they become calls.
+"""The bodies of OpenAI's requests, with vLLM's extras, and their conversion to calls.
 
-A field's ``description`` is what its error message says is allowed. Sampling fields are of any type here, because
-``SamplingParams`` checks them, for gRPC as well. Unknown fields are refused: nothing is passed over in silence.
+A field's ``description`` is the allowed value in its error message. Sampling fields have any type here, because
+``SamplingParams`` checks them, for gRPC as well. Unknown fields are rejected: no field is ignored in silence.
 """
 
 import difflib
@@ -29,13 +29,13 @@ _TEXT = "a string"
 
 
 class Body(BaseModel):
-    """Base of all: strict, no unknown fields."""
+    """Base of all bodies: strict, without unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Self:
-        """Checks a JSON object without nulls; raises ``InvalidRequest`` that names the first wrong field."""
+        """Check a JSON object without nulls. Raise ``InvalidRequest`` that names the first wrong field."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -66,7 +66,7 @@ class Message(Body):
     annotations: Annotated[list[Any], BeforeValidator(_empty)] = Field([], description="none")
 
     def for_template(self) -> dict[str, Any]:
-        """Returns what chat templates know: the text parts joined by newlines, as vLLM does."""
+        """Return the message in the form of chat templates: the text parts joined by newlines, as in vLLM."""
         content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         message = {"role": "system" if self.role == "developer" else self.role, "content": content}
         return message | ({"name": self.name} if self.name is not None else {})
@@ -76,7 +76,7 @@ _NullFreeMessage = Annotated[Message, BeforeValidator(_without_nulls)]
 
 
 class GenerationBody(Body):
-    """What chat and plain completions share."""
+    """Common fields of chat and plain completions."""
 
     model: str = Field(description="the name of a model that GET /v1/models lists")
     stream: bool = Field(False, description=_BOOLEAN)
@@ -116,7 +116,7 @@ class GenerationBody(Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def sampling(self, defaults: Mapping[str, Any]) -> SamplingParams:
-        """Returns what the client set, before the model's ``defaults``; raises ``InvalidRequest``."""
+        """Return the client's parameters, with the model's ``defaults`` for the others. Raise ``InvalidRequest``."""
         return SamplingParams(**{**defaults, **self._sampling()})
 
     def _sampling(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class GenerationBody(Body):
         return values
 
     def check(self) -> Self:
-        """Refuses fields that do not go together."""
+        """Reject fields that do not go together."""
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest.field("stream_options", self.stream_options.model_dump(), "only with stream: true")
         return self
@@ -171,7 +171,7 @@ class ChatBody(GenerationBody):
     add_generation_prompt: bool = Field(True, description=_BOOLEAN)
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object")
     safety_identifier: str | None = Field(None, description=_TEXT)
-    # Accepted at the values that mean nothing.
+    # Accepted only at values without effect.
     store: Literal[False] = Field(False, description="false")
     service_tier: Literal["auto", "default"] = Field("auto", description="'auto' or 'default'")
     tools: Annotated[list[Any], BeforeValidator(_empty)] = Field([], description="[] (no tools are supported)")
@@ -212,7 +212,10 @@ class CompletionBody(GenerationBody):
 
     @property
     def only_echo(self) -> bool:
-        """``max_tokens: 0`` asks for the prompt's own log probabilities; the engine makes one token, unseen."""
+        """True if ``max_tokens`` is 0 with ``echo``, for the log probabilities of the prompt itself.
+
+        The engine then makes one token, and the client does not see it.
+        """
         return self.echo and self.max_tokens == 0 and not isinstance(self.max_tokens, bool)
 
     def sampling(self, defaults: Mapping[str, Any]) -> SamplingParams:
@@ -238,7 +241,7 @@ class CompletionBody(GenerationBody):
 
 MAX_PROMPTS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's and vLLM's; a chat goes on to the end of the context."""
+"""Maximum tokens of a completion by default, as in OpenAI and vLLM. A chat continues to the end of the context."""
 
 
 class TokenizeBody(Body):
@@ -261,9 +264,9 @@ class DetokenizeBody(Body):
 
 
 def explain(error: ValidationError, model: type[BaseModel], body: dict[str, Any]) -> InvalidRequest:
-    """Turns pydantic's error into ours: the field by its path, the value given, what is allowed.
+    """Convert pydantic's error into ours: the field by its path, the value given, and the allowed value.
 
-    Of several errors (a union has one for each member) the one that lies deepest in our models says most.
+    A union has one error for each member. Of several errors the one deepest in our models is the most precise.
     """
     found = [_walk(item["loc"], item["type"] == "extra_forbidden", model, body) for item in error.errors()]
     return max(found, key=lambda item: item[0])[1]
@@ -296,7 +299,7 @@ def _unknown(path: str, name: str, section: type[BaseModel]) -> InvalidRequest:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """Returns the model inside of ``X | None``, ``list[X]`` and ``Annotated``, where there is one."""
+    """Return the model inside of ``X | None``, ``list[X]`` and ``Annotated``, or None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):

@@ -27,9 +27,9 @@ def error_headers(error: RequestError) -> list[Header]:
 
 
 class Reply:
-    """Sends one answer once. ``status`` is 0 until it starts; ``complete`` once its last byte is handed over.
+    """One answer, sent once. ``status`` is 0 until it starts. ``complete`` is True once its last byte is handed over.
 
-    Between ``start_events`` and ``end`` whoever streams calls ``send`` itself.
+    Between ``start_events`` and ``end`` the streaming code calls ``send`` itself.
     """
 
     def __init__(self, send: Send, *, headers: Iterable[Header] = ()) -> None:
@@ -45,9 +45,9 @@ class Reply:
         await self.end(body)
 
     async def error(self, error: RequestError, headers: Iterable[Header] = ()) -> None:
-        """Before a stream has started this is the whole answer; after that it is the stream's last event but one.
+        """Send the error: the whole answer before a stream has started, afterwards the stream's last event but one.
 
-        An error event ends all choices that have not ended: no ``finish_reason`` follows, only ``[DONE]``.
+        An error event ends all choices that have not ended. No ``finish_reason`` follows, only ``[DONE]``.
         """
         if self.complete:
             return

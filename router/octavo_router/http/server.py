@@ -11,21 +11,27 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 KEEP_ALIVE_S = 75
-"""Longer than common load balancers keep a connection idle (60 s): they close first, no request meets a closed end."""
+"""Maximum seconds that an idle connection stays open.
+
+Common load balancers close an idle connection after 60 s. They close first, so no request meets a closed connection.
+"""
 
 STOP_S = 5.0
-"""Within so long, requests whose connections were cut have cleaned up."""
+"""Maximum seconds for requests to clean up after their connections were cut."""
 
 
 HEAD_S = 30.0
-"""So long a request's headers may take to arrive."""
+"""Maximum seconds for a request's headers to arrive."""
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of request line and headers; as much again as one read brings may pass."""
+"""Maximum bytes of request line and headers. The check follows each read, so one more read may pass."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """Bounds the time and the size of a request's head; uvicorn bounds neither, and both cost memory before any key."""
+    """Protocol that bounds the time and the size of a request's head.
+
+    uvicorn bounds neither, and both cost memory before the check of any key.
+    """
 
     _in_head = True
     _head_bytes = 0
@@ -77,12 +83,12 @@ class _Protocol(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to the process that this server is a part of."""
+        """Leave signals to the process that this server is a part of."""
         yield
 
 
 class HttpServer:
-    """One listener, with TLS where there is a context for it."""
+    """One listener, with TLS if there is a context for it."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
@@ -109,13 +115,13 @@ class HttpServer:
             await asyncio.sleep(0.005)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Closes the listener and idle connections; returns whether all answers ended in time."""
+        """Close the listener and idle connections. Return True if all answers ended in time."""
         self._server.should_exit = True
         done, _ = await asyncio.wait((self._serving,), timeout=timeout_s)
         return bool(done)
 
     async def stop(self) -> None:
-        """Cuts what still runs: to the application it is as if the clients had gone."""
+        """Cut the connections that still run. The application sees the same as if the clients had gone."""
         for server in self._server.servers:
             server.close()
         for connection in list(self._server.server_state.connections):

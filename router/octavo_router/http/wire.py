@@ -1,6 +1,6 @@
-"""OpenAI's answers: what chat and plain completions share, as objects and as events.
+"""OpenAI's answers as objects and as events: the common parts of chat and plain completions.
 
-An event is a constant head and tail with the escaped text between them: no token builds an object.
+An event is a constant head and tail with the escaped text between them. So no token builds an object.
 """
 
 import json
@@ -38,18 +38,18 @@ class Gathered:
 
 
 class Wire(Protocol):
-    """How one endpoint writes its choices."""
+    """Format of one endpoint's choices."""
 
     envelope: "Envelope"
 
     def event(self, generation: Generation, delta: Delta) -> str:
-        """Returns the event that carries ``delta``."""
+        """Return the event that carries ``delta``."""
 
     def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
-        """Returns the element of ``choices`` of an answer in one piece."""
+        """Return the element of ``choices`` of an answer in one piece."""
 
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
-        """Returns what the answer in one piece has beside its choices."""
+        """Return the fields of an answer in one piece in addition to its choices."""
 
 
 class Envelope:
@@ -58,7 +58,7 @@ class Envelope:
     def __init__(
         self, *, id: str, kind: str, chunk_kind: str, model: str, include_usage: bool, unseen: bool = False
     ) -> None:
-        """``unseen`` completion tokens do not count."""
+        """Create the envelope. With ``unseen`` the usage counts no completion tokens."""
         self.id = id
         self._unseen = unseen
         self._created = int(time.time())
@@ -71,7 +71,7 @@ class Envelope:
         self.tail = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
 
     def last_event(self, generations: Sequence[Generation], explain: bool) -> str:
-        """Returns the event without choices: usage and route, where they were asked for."""
+        """Return the event without choices: usage and route, if requested."""
         fields = {}
         if self.include_usage:
             fields["usage"] = self._usage(generations)
@@ -106,7 +106,7 @@ class Envelope:
 
 
 def explained(generations: Sequence[Generation]) -> Any:
-    """Returns why the replica was chosen: an object, or one for each prompt where there are several."""
+    """Return the reasons for the choice of a replica: one object, or a list with one for each of several prompts."""
     routes = [_route(generation) for generation in generations]
     return routes[0] if len(routes) == 1 else routes
 
@@ -126,7 +126,7 @@ def _route(generation: Generation) -> dict[str, Any]:
 
 
 def route_headers(generation: Generation) -> list[Header]:
-    """Returns the decision as headers; they leave before the engine has said what it found."""
+    """Return the decision as headers. They leave before the engine has reported its cached tokens."""
     route = generation.route
     if route is None:
         return []

@@ -9,7 +9,7 @@ from octavo_api.blocks import chain_hashes, low64, next_hash, pack, root_hash
 
 @dataclass(frozen=True, slots=True)
 class HashSpace:
-    """What must be equal for two replicas' hashes to mean the same blocks."""
+    """Parameters that must be equal for the hashes of two replicas to mean the same blocks."""
 
     model_key: str
     kv_dtype: str
@@ -23,9 +23,11 @@ class HashSpace:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """``packed`` holds all block hashes for the engine, ``keys`` those that the index knows (every ``stride``-th).
+    """Hashes of a prompt.
 
-    ``tail`` names the whole prompt: the key of a prompt of which every key is held, or that has none.
+    ``packed`` holds all block hashes for the engine. ``keys`` holds every ``stride``-th one, for the index.
+    ``tail`` is a key for the whole prompt. It serves prompts without keys, and prompts of which replicas hold every
+    key.
     """
 
     packed: bytes
@@ -34,7 +36,7 @@ class Chain:
 
 
 def hash_prompt(token_ids: Sequence[int], space: HashSpace, cache_salt: str) -> Chain:
-    """Takes about 0.7 µs for each block."""
+    """Hash the full blocks of a prompt. This takes about 0.7 µs for each block."""
     root = root_hash(
         model_key=space.model_key, kv_dtype=space.kv_dtype, block_size=space.block_size, cache_salt=cache_salt
     )

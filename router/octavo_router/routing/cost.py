@@ -1,15 +1,15 @@
-"""What a request costs at a replica, in seconds: for itself and for the requests that are there already.
+"""Cost of a request at a replica, in seconds: for itself and for the requests that are there already.
 
 ::
 
     queue    tokens to prefill before it / μ      it waits for them
-    prefill  its own uncached tokens / μ          it waits for them, and so do all that decode there, and who comes next
+    prefill  its own uncached tokens / μ          it, the decoding requests there and the next requests wait for them
     decode   output tokens · rows beside it       they slow it, and it slows them
     memory   rises without bound as referenced blocks near the cache's size; beyond it, preemption
 
-μ is the replica's measured prefill speed. All of it is linear in the request's own numbers, so a ``Candidate`` holds
-the coefficients, made once for each report, and a decision over many replicas is a few multiplications for each.
-The terms are those of Dynamo's router with units, and LMetric's product (uncached tokens x batch) as the second.
+μ is the replica's measured prefill speed. All terms are linear in the request's own numbers. So a ``Candidate`` holds
+the coefficients, made once for each report. A decision over many replicas is a few multiplications for each. The terms
+are those of Dynamo's router with units, and LMetric's product (uncached tokens x batch) as the second.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,29 +21,33 @@ from octavo_router.routing.load import LoadView
 
 WINDOW_S = 0.005
 WINDOW_SHARE = 0.05
-"""Costs closer than this to the least (the larger of both) are equal: predictions are no better."""
+"""Costs closer than this to the least are equal, because predictions are no better.
+
+The distance is the larger of ``WINDOW_S``, in seconds, and this share of the least cost.
+"""
 
 FOLLOWERS = 1.0
-"""Requests still to come that a prefill delays: ρ / (1 - ρ) in a single queue, here at the utilisation one half.
+"""Number of later requests that a prefill delays: ρ / (1 - ρ) in a single queue, here at the utilisation one half.
 
-It is what a recomputed prefix costs where nobody waits yet, so that a burst does not compute one prefix everywhere.
+It is the cost of a recomputed prefix at a replica without waiting requests. So a burst does not compute one prefix at
+every replica.
 """
 
 DOUBLING_ROWS = 32
-"""A decode step of so many more rows takes one more time of an empty one: a step grows with its rows, but slowly."""
+"""Number of additional rows that add the time of one empty decode step. A step grows with its rows, but slowly."""
 
 MEMORY_S = 0.02
-"""Cost of memory at a cache half referenced: x / (1 - x) of it at the share x."""
+"""Cost of memory in seconds if half of the cache is referenced. At the share x it is x / (1 - x) times this."""
 
 INADMISSIBLE_S = 1e6
-"""Where it does not fit without preempting: only if it fits nowhere."""
+"""Cost in seconds if the request does not fit without preemption. Such a replica is chosen only if no other fits."""
 
 _MASK64 = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One replica as a decision sees it. ``key`` is the same in every router."""
+    """One replica as input of a decision. ``key`` is the same in every router."""
 
     name: str
     key: int
@@ -77,7 +81,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. ``novel_key`` is the first key of its chain that no replica holds; ``turn`` counts decisions."""
+    """One request. ``novel_key`` is the first key of its chain that no replica holds. ``turn`` counts decisions."""
 
     prompt_tokens: int
     output_tokens: float
@@ -92,24 +96,24 @@ class Choice:
 
 
 Policy = Callable[[Sequence[Candidate], Sequence[int], Work], Choice]
-"""Takes candidates (at least one, in a fixed order), the tokens that each holds of the prompt, and the request."""
+"""Function of candidates (at least one, in a fixed order), the cached prompt tokens of each, and the request."""
 
 
 def prefix(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
-    """The least cost; among near-equals the one on which every router agrees for this continuation.
+    """Choose the least cost. Among near-equal costs choose the replica that every router chooses for this continuation.
 
-    A burst of prompts with the same new prefix so meets at one replica, whichever gateways it came through.
+    So a burst of prompts with the same new prefix meets at one replica, whichever gateways it came through.
     """
     return cheapest(candidates, costs(candidates, cached, work), work.novel_key)
 
 
 def least_load(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
-    """The least cost if nothing were cached; near-equals at random."""
+    """Choose the least cost as if no prompt token were cached, and at random among near-equal costs."""
     return cheapest(candidates, costs(candidates, [0] * len(candidates), work), mix(work.turn))
 
 
 def round_robin(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
-    """In turn, whatever it costs."""
+    """Choose the replicas in turn, whatever the cost."""
     index = work.turn % len(candidates)
     return Choice(index, costs(candidates[index : index + 1], cached[index : index + 1], work)[0])
 
@@ -122,7 +126,7 @@ POLICIES: dict[RoutingPolicy, Policy] = {
 
 
 def costs(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> list[float]:
-    """Returns seconds for each candidate."""
+    """Return the cost of each candidate in seconds."""
     result = []
     prompt, output = work.prompt_tokens, work.output_tokens
     for candidate, held in zip(candidates, cached, strict=True):
@@ -136,7 +140,7 @@ def costs(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) ->
 
 
 def cheapest(candidates: Sequence[Candidate], costs: Sequence[float], key: int) -> Choice:
-    """Returns the least cost, or of those within the window the highest rendezvous score for ``key``."""
+    """Choose the least cost. Within the window choose the highest rendezvous score for ``key``."""
     least = min(costs)
     limit = least + max(WINDOW_S, WINDOW_SHARE * least)
     near = [index for index, cost in enumerate(costs) if cost <= limit]
@@ -148,7 +152,7 @@ def cheapest(candidates: Sequence[Candidate], costs: Sequence[float], key: int) 
 
 
 def mix(value: int) -> int:
-    """SplitMix64's finalizer: every bit of the 64 depends on every bit of ``value``."""
+    """Apply SplitMix64's finalizer: every bit of the 64 depends on every bit of ``value``."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
     return value ^ (value >> 31)

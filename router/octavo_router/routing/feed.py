@@ -1,4 +1,4 @@
-"""What the router knows of one replica's cache, kept true by the replica's own events.
+"""The router's knowledge of one replica's cache, which the replica's own events keep true.
 
 ::
 
@@ -6,11 +6,12 @@
                                ^                              │ gap, events lost, orphan, wrong digest, new epoch, ...
                                └───── back-off is over ── GAP <┘
 
-Whatever is wrong is repaired in one way, by a snapshot, and has a ``ResyncReason``. While that takes, the keys known
-before stay in use, at ``STALE_CONFIDENCE``, for ``STALE_S`` at the most. A replica that says nothing is *untrusted*:
-its keys are hidden and its load is unknown, which is not zero.
+Every error has a ``ResyncReason``, and a snapshot repairs it. Until then the keys known before stay in use, at
+``STALE_CONFIDENCE``, for ``STALE_S`` seconds at most. A silent replica is *untrusted*: its keys are hidden and its load
+is unknown, which is not zero.
 
-Pure: time comes in as ``now`` (seconds of any monotonic clock), requests for snapshots go out by ``snapshot_due``.
+The module is pure. The caller passes the time as ``now`` (seconds of any monotonic clock) and polls ``snapshot_due``
+for requests of snapshots.
 """
 
 from collections import Counter, deque
@@ -21,17 +22,17 @@ from octavo_api.v1 import replica_pb2
 from octavo_router.routing.index import Digest, PrefixIndex
 
 UNTRUSTED_S = 1.0
-"""Without a Step for so long, keys and load count as unknown."""
+"""Maximum seconds without a Step before keys and load count as unknown."""
 
 LOST_S = 3.0
-"""Without a Step for so long, the replica takes no requests and its link is given up."""
+"""Maximum seconds without a Step before the replica takes no requests and its link is reset."""
 
 STALE_S = 5.0
 STALE_CONFIDENCE = 0.5
 
 SNAPSHOT_TIMEOUT_S = 5.0
 CALM_S = 10.0
-"""LIVE for so long, a replica's next resynchronisation starts again with the shortest back-off."""
+"""Seconds in the state LIVE after which a replica's next back-off is the shortest again."""
 
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 5.0
@@ -46,14 +47,14 @@ class FeedState(StrEnum):
 
 
 class ResyncReason(StrEnum):
-    """Why a snapshot is needed."""
+    """The reason why a snapshot is needed."""
 
     CONNECTED = "connected"
     EPOCH = "epoch"
-    """The engine has started anew."""
+    """The engine has started again."""
     SEQUENCE_GAP = "sequence_gap"
     EVENTS_LOST = "events_lost"
-    """The replica says that it dropped events."""
+    """The replica reports that it dropped events."""
     ORPHAN = "orphan"
     """A block was stored after one that the replica does not hold."""
     UNKNOWN_BLOCK = "unknown_block"
@@ -61,7 +62,7 @@ class ResyncReason(StrEnum):
     DIGEST = "digest"
     COUNT = "count"
     CAPACITY = "capacity"
-    """It says to hold more blocks than it has."""
+    """The replica reports more blocks than it has."""
     PATH_GAP = "path_gap"
     """An audit of the index found a hole."""
     SNAPSHOT_TIMEOUT = "snapshot_timeout"
@@ -96,7 +97,7 @@ class Feed:
         self.has_been_live = False
 
     def connected(self, hello: replica_pb2.Hello, now: float) -> None:
-        """Starts a new stream: with the epoch known before, the old keys are kept until the snapshot."""
+        """Start a new stream. If the epoch is the same as before, keep the old keys until the snapshot."""
         if hello.epoch != self.epoch:
             self._forget()
             self.epoch = hello.epoch
@@ -112,15 +113,15 @@ class Feed:
         self.tick(now)
 
     def close(self) -> None:
-        """Gives the slot back."""
+        """Release the slot."""
         self._index.drop_slot(self.slot)
 
     def heard(self, now: float) -> None:
-        """The replica is alive."""
+        """Record that the replica is alive."""
         self._last_step = now
 
     def step(self, step: replica_pb2.Step, now: float) -> None:
-        """Takes a Step in the order of its stream."""
+        """Apply a Step in the order of its stream."""
         self.heard(now)
         if step.epoch != self.epoch:
             self._forget()
@@ -135,7 +136,7 @@ class Feed:
         self.tick(now)
 
     def snapshot(self, snapshot: replica_pb2.Snapshot, now: float) -> None:
-        """Grafts a snapshot: Steps that came since it was asked for are applied on top, as far as it lacks them."""
+        """Graft a snapshot. Apply the Steps since its request on top, unless the snapshot contains them."""
         if self.state is not FeedState.SNAPSHOT:
             return
         if snapshot.epoch != self.epoch:
@@ -157,12 +158,12 @@ class Feed:
         self.tick(now)
 
     def suspect(self, reason: ResyncReason, now: float) -> None:
-        """Asks for a resynchronisation that something outside of the feed found necessary."""
+        """Request a resynchronisation for a reason found outside of the feed."""
         if self.state is FeedState.LIVE:
             self._resync(reason, now)
 
     def snapshot_due(self, now: float) -> bool:
-        """True once for each snapshot that is to be asked for now."""
+        """Return True once for each snapshot that the caller must request now."""
         if self.state is FeedState.SNAPSHOT and now - self._since > SNAPSHOT_TIMEOUT_S:
             self._resync(ResyncReason.SNAPSHOT_TIMEOUT, now)
         if self.state is not FeedState.GAP or now < self._due:
@@ -172,7 +173,7 @@ class Feed:
         return True
 
     def tick(self, now: float) -> None:
-        """Shows or hides the slot as time goes by."""
+        """Show or hide the slot, depending on the time."""
         if self.state is FeedState.CONNECTING or not self.trusted(now):
             live = False
         else:
@@ -182,7 +183,7 @@ class Feed:
             self._index.set_live(self.slot, live)
 
     def trusted(self, now: float) -> bool:
-        """True where the replica has been heard lately."""
+        """Return True if a Step or a hello has come lately."""
         return self.state is not FeedState.CONNECTING and now - self._last_step <= UNTRUSTED_S
 
     def lost(self, now: float) -> bool:
@@ -194,7 +195,7 @@ class Feed:
 
     @property
     def confidence(self) -> float:
-        """How much a token that the index says is cached counts."""
+        """Weight of a token that the index reports as cached, from 0 to 1."""
         return 1.0 if self.state is FeedState.LIVE else STALE_CONFIDENCE
 
     def _advance(self, step: replica_pb2.Step, now: float) -> None:
@@ -203,7 +204,7 @@ class Feed:
         self._received = step.seq
 
     def _take(self, step: replica_pb2.Step, now: float) -> None:
-        """Applies a Step, unless the snapshot contains it."""
+        """Apply a Step, unless the snapshot contains it."""
         in_order = self._received is None or step.seq == self._received + 1
         if in_order and step.seq <= self._applied:
             return
@@ -256,7 +257,7 @@ class Feed:
             self._attempts = min(self._attempts + 1, 16)
 
     def _forget(self) -> None:
-        """What an engine held that is no more is nobody's: a new slot costs O(1), the sweep does the rest."""
+        """Drop the keys of an engine that no longer runs. A new slot costs O(1), and the sweep removes the old keys."""
         self._index.drop_slot(self.slot)
         self.slot = self._index.add_slot()
         self._live = False

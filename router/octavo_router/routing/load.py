@@ -1,8 +1,9 @@
-"""What is waiting at each replica: its own report, and what this router has sent since.
+"""Load of each replica: its own report, and the requests that this router has sent since.
 
 A reservation is made in the same synchronous section as the decision, so that the next decision sees it. It counts on
-top of the replica's report until the report must contain it: the engine takes new requests in before each step, so a
-request sent during step *s* is in the load that step *s + 2* reports, if its own first output does not come sooner.
+top of the replica's report until the report must contain it. The engine accepts new requests before each step. So a
+request sent during step *s* is in the load that step *s + 2* reports. If the request's own first output comes sooner,
+the reservation counts only until then.
 """
 
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 from octavo_api.v1 import replica_pb2
 
 DEFAULT_PREFILL_TOKENS_PER_S = 1000.0
-"""Used only until any replica has measured a prefill."""
+"""Prefill speed in tokens per second until any replica has measured one."""
 
 SMOOTHING = 0.1
 
 
 @dataclass(slots=True)
 class FleetRates:
-    """Speeds averaged over all replicas: they stand in for a replica that has measured nothing yet."""
+    """Speeds averaged over all replicas. They replace the speeds of a replica without measurements."""
 
     prefill_tokens_per_s: float = 0.0
     decode_step_s: float = 0.0
@@ -29,10 +30,10 @@ class FleetRates:
 
 @dataclass(frozen=True, slots=True)
 class LoadView:
-    """The state of one replica at one moment. ``known`` is False where it rests on this router's own requests alone.
+    """The state of one replica at one moment. ``known`` is False if it is based on this router's own requests only.
 
-    ``num_decoding`` is what the decode step was measured with, ``num_requests`` what a new request would join.
-    ``kv_blocks == 0`` where the size of the cache is unknown.
+    ``num_decoding`` is the number of requests in the measured decode step. ``num_requests`` is the number of
+    requests that a new request would join. ``kv_blocks`` is 0 if the size of the cache is unknown.
     """
 
     known: bool
@@ -54,7 +55,7 @@ class _Reservation:
 
 
 class ReplicaLoad:
-    """One replica's load. Reservations are known by the request's id on the replica's stream."""
+    """One replica's load. The key of a reservation is the request's id on the replica's stream."""
 
     def __init__(self, fleet: FleetRates) -> None:
         self._fleet = fleet
@@ -76,13 +77,16 @@ class ReplicaLoad:
         self._reservations[request] = self._unreported[request] = reservation
 
     def started(self, request: int) -> None:
-        """The request's first output has come: the replica's reports contain it, and its prompt is computed."""
+        """Record the request's first output.
+
+        The replica's reports contain the request now, and its prompt is computed.
+        """
         self._unreported.pop(request, None)
         if reservation := self._reservations.get(request):
             reservation.started = True
 
     def release(self, request: int) -> None:
-        """The request has ended, in whatever way; releasing twice changes nothing."""
+        """Record the end of the request, of any kind. A second call changes nothing."""
         self._unreported.pop(request, None)
         self._reservations.pop(request, None)
 
@@ -94,11 +98,11 @@ class ReplicaLoad:
             del self._unreported[request]
 
     def forget(self) -> None:
-        """The stream is gone: the next report may come from another engine."""
+        """Forget the report, because the stream is gone. The next report may come from another engine."""
         self.report = None
 
     def view(self, *, trusted: bool) -> LoadView:
-        """Returns the load; without ``trusted`` or without a report, what this router itself has in flight there."""
+        """Return the load. Without ``trusted`` or without a report, count only this router's own requests there."""
         report = self.report
         fleet = self._fleet
         if report is None or not trusted:

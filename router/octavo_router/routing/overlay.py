@@ -1,7 +1,7 @@
 """Prefixes that replicas will hold soon, because a request with them is on its way there.
 
-Without it, requests of a burst that share a new prefix scatter before the first block is stored. An entry is a guess:
-it lives a few seconds and never longer than its replica.
+Without this overlay, requests of a burst that share a new prefix scatter before the first block is stored. An entry is
+a guess. It lives a few seconds and never longer than its replica.
 """
 
 from bisect import bisect_right
@@ -13,15 +13,15 @@ from octavo_router.routing.index import Hit
 MAX_ENTRIES = 2**17
 
 POSITIONS = (*range(1, 17), *(2**octave * eighth // 8 for octave in range(4, 24) for eighth in range(9, 17)))
-"""Where predictions are kept: every position up to 16, then eight between a power of two and the next.
+"""Positions of predictions: every position up to 16, then eight between a power of two and the next.
 
-So prompts of any length meet at the same positions, a shared prefix is known to an eighth or better, and a prediction
-is some dozens of entries however long the prompt.
+So prompts of any length meet at the same positions. A shared prefix is known to an eighth or better. A prediction is
+some dozens of entries, however long the prompt is.
 """
 
 
 class Overlay:
-    """Key to mask of slots, for ``POSITIONS`` of each chain and its last."""
+    """Map from key to mask of slots, for ``POSITIONS`` of each chain and its last position."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[int, float]] = {}
@@ -30,7 +30,7 @@ class Overlay:
         return len(self._entries)
 
     def record(self, keys: Sequence[int], held: int, slot: int, now: float, ttl: float) -> None:
-        """Predicts that ``slot`` will hold ``keys``, of which it holds the first ``held`` already."""
+        """Predict that ``slot`` will hold ``keys``. It holds the first ``held`` of them already."""
         entries, bit, expires = self._entries, 1 << slot, now + ttl
         for depth in _depths(len(keys)):
             if depth <= held:
@@ -40,7 +40,7 @@ class Overlay:
         self._purge(now)
 
     def lookup(self, keys: Sequence[int], now: float) -> list[Hit]:
-        """Returns each predicted slot once with the deepest position predicted for it, deepest first."""
+        """Return each predicted slot once with the deepest position predicted for it, deepest first."""
         hits: list[Hit] = []
         if not self._entries:
             return hits
@@ -53,12 +53,12 @@ class Overlay:
         return hits
 
     def forget(self, slot: int) -> None:
-        """Drops all predictions for a slot."""
+        """Drop all predictions for a slot."""
         bit = 1 << slot
         self._entries = {key: (mask & ~bit, until) for key, (mask, until) in self._entries.items() if mask & ~bit}
 
     def _purge(self, now: float) -> None:
-        """Entries are in the order of their last record: old ones are in front."""
+        """Delete old entries. Entries are in the order of their last record, so old ones are in front."""
         entries = self._entries
         while entries:
             key = next(iter(entries))
@@ -69,7 +69,7 @@ class Overlay:
 
 @lru_cache(maxsize=4096)
 def _depths(length: int) -> tuple[int, ...]:
-    """Returns the recorded positions of a chain of ``length`` keys, counted from 1, deepest first."""
+    """Return the recorded positions of a chain of ``length`` keys, counted from 1, deepest first."""
     depths = POSITIONS[: bisect_right(POSITIONS, length)]
     if depths and depths[-1] != length:
         depths = (*depths, length)

@@ -5,28 +5,29 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a replica was chosen."""
+    """The reason for the choice of a replica."""
 
     HIT = "hit"
-    """It holds more of the prefix than any other."""
+    """The replica holds more of the prefix than any other."""
     PREDICTED = "predicted"
-    """A request on its way there will have left the prefix."""
+    """A request on its way to the replica will have left the prefix there."""
     SPILL = "spill"
-    """Another one holds more, but the answer would come no sooner from there."""
+    """Another replica holds more, but the answer would come no sooner from there."""
     COLD = "cold"
-    """No replica holds any of it."""
+    """No replica holds any of the prefix."""
     RETRY = "retry"
     """The replica chosen before went away, or took no request."""
     POLICY = "policy"
-    """The policy does not look at prefixes."""
+    """The policy does not consider prefixes."""
     DEGRADED = "degraded"
-    """No replica's load is known, or the decision failed: one that can be reached was taken."""
+    """No replica's load is known, or the decision failed. The router chose a reachable replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A decision. ``cost_s`` is the predicted cost in seconds, ``predicted_cached_tokens`` what the router believes
-    the replica holds of the prompt.
+    """A decision. ``cost_s`` is the predicted cost in seconds.
+
+    ``predicted_cached_tokens`` is the number of prompt tokens that the replica holds, as the router predicts.
     """
 
     replica: str

@@ -1,6 +1,7 @@
-"""Which replica answers a request: who holds its prefix, what each would cost, and why the choice fell.
+"""Choice of the replica for a request: the holders of its prefix, the cost of each, and the reason.
 
-``select`` neither waits nor raises. Whatever goes wrong in it, some replica is chosen and the decision says so.
+``select`` neither waits nor raises. After any error in it, some replica is chosen, and the decision's reason is
+``degraded``.
 """
 
 import logging
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``cached_tokens`` is the larger of what the chosen replica holds by its own word and what is predicted.
+    """The chosen replica. ``cached_tokens`` is the larger of its reported and its predicted cached prompt tokens.
 
     ``known_keys`` is the same in keys of the chain, not discounted.
     """
@@ -33,7 +34,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Selector:
-    """The decision's inputs that outlive it: index, predictions, the number of decisions so far."""
+    """Inputs of decisions that outlive one decision: index, predictions, and the number of decisions so far."""
 
     index: PrefixIndex
     overlay: Overlay
@@ -50,7 +51,10 @@ class Selector:
         policy: RoutingPolicy,
         now: float,
     ) -> Decision | None:
-        """Returns None only where there is no candidate. Those without known load are taken only if all are so."""
+        """Return a decision, or None if there is no candidate.
+
+        Candidates without known load count only if all are such.
+        """
         if not candidates:
             return None
         self.turn += 1

@@ -1,4 +1,4 @@
-"""Between messages of ``octavo.v1`` and the words that both front ends share."""
+"""Conversion between messages of ``octavo.v1`` and the words that both front ends share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def call_of(
     tenant: str,
     timeout_s: float | None,
 ) -> Call:
-    """Raises ``InvalidRequest``."""
+    """Return the call of a request. Raise ``InvalidRequest``."""
     return Call(
         request_id=request_id,
         prompt=_prompt(request),
@@ -76,7 +76,7 @@ def choice_message(delta: Delta) -> inference_pb2.Choice:
 
 
 def gathered(deltas: Sequence[Delta]) -> Delta:
-    """Returns the one delta that all deltas of a choice add up to."""
+    """Return the sum of all deltas of a choice as one delta."""
     last = deltas[-1]
     return Delta(
         last.choice,

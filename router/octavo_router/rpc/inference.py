@@ -26,7 +26,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
-    """Cancelled calls are aborted in the engine: grpc cancels the handler, which closes its generation."""
+    """Inference service over one gateway.
+
+    grpc cancels the handler of a cancelled call. The handler then closes its generation, which aborts it in the
+    engine.
+    """
 
     def __init__(self, gateway: Gateway, keys: ApiKeys | None, metrics: Metrics) -> None:
         self._gateway = gateway
@@ -104,7 +108,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     @asynccontextmanager
     async def _answering(self, method: str, context: Context) -> AsyncIterator[None]:
-        """Turns errors into status codes."""
+        """Convert errors into status codes."""
         code = grpc.StatusCode.CANCELLED
         try:
             yield

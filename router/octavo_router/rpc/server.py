@@ -23,7 +23,10 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class RpcServer:
-    """One listener, with TLS where there is a certificate. Health is SERVING only while a request would be taken."""
+    """One listener, with TLS if there is a certificate.
+
+    Health is SERVING only while the gateway would accept a request.
+    """
 
     def __init__(
         self, gateway: Gateway, keys: ApiKeys | None, metrics: Metrics, certificate: Certificate | None = None
@@ -33,7 +36,7 @@ class RpcServer:
         self._gateway = gateway
         self._server = grpc.aio.server(
             options=[
-                # Two servers would share the port, and the requests, without a word.
+                # Otherwise two servers would share the port and the requests without an error.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", gateway.settings.max_body_bytes),
                 # A client out of reach: its request must not run on.
@@ -52,7 +55,7 @@ class RpcServer:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Raises ``PortInUse``; port 0 takes a free one."""
+        """Listen. Port 0 takes a free one. Raise ``PortInUse``."""
         probe("gRPC", host, port)
         try:
             self.port = self._listen(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -68,7 +71,7 @@ class RpcServer:
         return self._server.add_secure_port(address, self._certificate.credentials())
 
     async def drain(self, timeout_s: float) -> bool:
-        """Sends GOAWAY; calls that run may end, until ``timeout_s`` have passed: then they are cancelled."""
+        """Send GOAWAY. Running calls may end until ``timeout_s`` seconds have passed. Then they are cancelled."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         await self._health.enter_graceful_shutdown()

@@ -1,8 +1,8 @@
-"""A dict from key to mask. For up to some millions of keys in one process: about 130 bytes for a key
-and its holder.
+"""A dict from key to mask, for up to some millions of keys in one process.
 
-A lookup probes every √depth-th key at once (a *comb*, at the speed of C) and bisects between two teeth where the mask
-changes: √depth + changes · log √depth probes. Masks are interned, so that keys with the same holders share one integer.
+A key and its holder take about 130 bytes. A lookup probes every √depth-th key at once (a *comb*, at the speed of C). It
+bisects between two teeth if the mask changes. That makes √depth + changes · log √depth probes. Masks are interned, so
+that keys with the same holders share one integer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from operator import xor
 from octavo_router.routing.index.base import WORD, Digest, Hit
 
 AUDIT_EVERY = 128
-"""One lookup in so many walks the whole chain to see that bisecting it was right."""
+"""Number of lookups of which one walks the whole chain, to check that the bisection was right."""
 
 MAX_INTERNED_MASKS = 2**16
 
@@ -165,7 +165,10 @@ class DictIndex:
         state.sum = (state.sum + sign * sum(keys)) % WORD
 
     def _set_bit(self, bit: int, keys: set[int]) -> None:
-        """Keys that nobody holds yet, most of a snapshot, go in at the speed of C."""
+        """Set a bit in the masks of ``keys``.
+
+        Keys without a holder, most of a snapshot, are inserted at the speed of C.
+        """
         masks, intern = self._masks, self._intern
         shared = [key for key in keys if key in masks]
         masks.update(dict.fromkeys(keys.difference(shared), bit))

@@ -1,4 +1,4 @@
-"""The contract in the fewest words: the oracle that faster implementations are compared with."""
+"""The simplest implementation of the contract. Tests compare faster ones with it."""
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -8,7 +8,7 @@ from octavo_router.routing.index.base import WORD, Digest, Hit
 
 
 class ModelIndex:
-    """One set per slot; every answer is computed from scratch."""
+    """One set per slot. Every answer is computed from scratch."""
 
     def __init__(self) -> None:
         self._held: dict[int, set[int]] = {}
