@@ -234,7 +234,8 @@ class Cluster:
 
     def log_lines(self) -> list[dict[str, Any]]:
         """Returns what all replicas have written where a pod's standard output would be."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        written = self.log.read_text() if self.log.exists() else ""  # a replica creates it with its first line
+        return [json.loads(line) for line in written.splitlines()]
 
     @contextmanager
     def busy(self, *prompts: list[int]) -> Iterator[None]:
