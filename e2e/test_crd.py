@@ -120,7 +120,10 @@ def test_takes_every_number_that_the_schema_allows(crd: Cluster) -> None:
         assert words == "", path
 
 
-BESIDE: dict[str, Any] = {"autoscaling": {"autoscaling": {"maxReplicas": 1024}}}
+BESIDE: dict[str, Any] = {
+    "autoscaling": {"autoscaling": {"maxReplicas": 1024}},
+    "engine": {"engine": {"maxNumBatchedTokens": 8192}},
+}
 """What must stand beside a field."""
 
 
