@@ -112,7 +112,7 @@ class EngineReplica:
         if config != self._config:
             self._server.reconfigure(engine_settings(self._environment, config))
             self._config = config
-            logger.info("engine %s took up %s", self._replica, config.settings)
+            logger.info("engine %s applied %s", self._replica, config.settings)
 
     async def __del__(self) -> None:
         """Wait for this replica's streams, because Serve knows none of them."""

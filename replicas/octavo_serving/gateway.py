@@ -137,7 +137,7 @@ class GatewayReplica:
             self._pool.reconfigure(settings)
             self._pool.hold_requests(config.hold_requests)
             self._config = config
-            logger.info("gateway %s took up %s", self._replica, config.settings)
+            logger.info("gateway %s applied %s", self._replica, config.settings)
 
     async def __del__(self) -> None:
         """Wait for requests of this gateway's own listeners.
