@@ -22,7 +22,7 @@ from client import Answer
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import Bind, Placement, application
-from octavo_serving.local import LocalRay, RunFolder
+from octavo_serving.local.local_ray import LocalRay, RunFolder
 
 APP = "smollm2"
 VOCAB_SIZE = 49152

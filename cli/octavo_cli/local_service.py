@@ -18,7 +18,7 @@ from octavo_cli.local_serve import InProcess
 from octavo_cli.preflight import HOST
 from octavo_cli.progress import progress, summary
 from octavo_cli.signals import Signals, Stopped
-from octavo_serving.local import LocalRay, RunFolder
+from octavo_serving.local.local_ray import LocalRay, RunFolder
 from octavo_serving.ray_adapter import Controller
 
 _POLL_S = 0.2

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_e2e.processes import Process, beside_python, free_ports
-from octavo_serving.processes import adopt_orphans, descendants
+from octavo_serving.local.processes import adopt_orphans, descendants
 
 _PORTS = (
     "port",

@@ -5,8 +5,8 @@ from ray.serve import Application
 
 from octavo_api.serve_config import ENGINE, GATEWAY, ApplicationArgs
 from octavo_serving import ray_adapter
-from octavo_serving.engine import EngineReplica
-from octavo_serving.gateway import GatewayReplica
+from octavo_serving.engine_replica import EngineReplica
+from octavo_serving.gateway_replica import GatewayReplica
 
 
 def build(args: ApplicationArgs) -> Application:

@@ -32,7 +32,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from ray.serve.schema import ServeDeploySchema
 
 from octavo_api.errors import StartupError
-from octavo_serving import registry
+from octavo_serving import announcements
 
 _NAMESPACE = "octavo"
 """Namespace of this project's keys in the store of Ray's head."""
@@ -55,8 +55,10 @@ class MirrorRouter(RequestRouter):
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)
-        running = tuple(registry.Announcement(r.replica_id.unique_id, dict(r.replica_metadata or {})) for r in replicas)
-        registry.REGISTRY.publish(deployment_key(self._deployment_id.app_name, self._deployment_id.name), running)
+        running = tuple(
+            announcements.Announcement(r.replica_id.unique_id, dict(r.replica_metadata or {})) for r in replicas
+        )
+        announcements.REGISTRY.publish(deployment_key(self._deployment_id.app_name, self._deployment_id.name), running)
 
 
 def deployment_key(application: str, deployment: str) -> str:

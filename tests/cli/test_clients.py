@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from openai import OpenAI
 
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
-from octavo_serving.processes import descendants
+from octavo_serving.local.processes import descendants
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(150)]
 

@@ -11,7 +11,7 @@ from octavo_api.serve_config import application
 from octavo_cli.local_operator import LocalOperator, Look, placement
 from octavo_cli.local_serve import InProcess
 from octavo_operator.serve.errors import Refused
-from octavo_serving.local import LocalRay, RunFolder
+from octavo_serving.local.local_ray import LocalRay, RunFolder
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(290)]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from octavo_serving.processes import descendants
+from octavo_serving.local.processes import descendants
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(150)]
 

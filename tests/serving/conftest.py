@@ -197,7 +197,7 @@ class Cluster:
 
     def actor_pid(self, title: str) -> int:
         """Returns the process of a Ray actor below this one, by the title that Ray gives it."""
-        from octavo_serving.processes import descendants
+        from octavo_serving.local.processes import descendants
 
         for pid in descendants(os.getpid()):
             with suppress(OSError):  # one that ends
@@ -264,7 +264,7 @@ def wait() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, draw_ports: Callable[[int], list[int]]) -> Iterator[Cluster]:
-    from octavo_serving.local import LocalRay, RunFolder
+    from octavo_serving.local.local_ray import LocalRay, RunFolder
 
     folder = RunFolder.create()
     hang, log = (tmp_path_factory.mktemp("ray") / name for name in ("hang", "log"))

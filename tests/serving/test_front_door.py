@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from octavo_api.errors import PortInUse, StartupError
-from octavo_serving.front_door import FrontDoor
+from octavo_serving.doors.front_door import FrontDoor
 
 
 class Server:

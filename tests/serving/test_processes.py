@@ -5,7 +5,7 @@ from pathlib import Path
 
 SCRIPT = """
 import os, signal, subprocess, sys, time
-from octavo_serving import processes
+from octavo_serving.local import processes
 before = subprocess.Popen(["sleep", "60"])
 spare = processes.descendants(os.getpid())
 processes.adopt_orphans()
@@ -32,7 +32,7 @@ def test_exactly_what_was_started_is_ended_orphans_and_stubborn_ones_too() -> No
 
 
 def test_descendants_of_a_process_without_children_are_none() -> None:
-    from octavo_serving import processes
+    from octavo_serving.local import processes
 
     done = subprocess.Popen(["true"])
     done.wait()

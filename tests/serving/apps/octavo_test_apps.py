@@ -12,8 +12,8 @@ from ray.serve import Application
 
 from octavo_api.serve_config import ApplicationArgs, engine_settings
 from octavo_serving.app import compose
-from octavo_serving.engine import EngineReplica
-from octavo_serving.gateway import GatewayReplica
+from octavo_serving.engine_replica import EngineReplica
+from octavo_serving.gateway_replica import GatewayReplica
 
 VOCAB_SIZE = 49152
 STEP_S = 0.02

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo_serving import doors as module
-from octavo_serving.doors import DEAD_AFTER_S, DoorBook, Doors, write_entry
-from octavo_serving.ingress import with_doors
+from octavo_serving.doors import addresses as module
+from octavo_serving.doors.addresses import DEAD_AFTER_S, DoorBook, Doors, write_entry
+from octavo_serving.doors.ingress import with_doors
 
 MINE, THEIRS = ["http://10.0.0.1:1"], ["http://10.0.0.2:2", "grpc://10.0.0.2:3"]
 

@@ -15,19 +15,19 @@ from ray.util import get_node_ip_address
 from octavo_api import model_source
 from octavo_api.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserConfig
 from octavo_api.settings import RouterSettings
-from octavo_serving import logs, ray_adapter, registry
-from octavo_serving.doors import Doors
-from octavo_serving.front_door import FrontDoor
-from octavo_serving.ingress import with_doors, without_lifespan
+from octavo_serving import announcements, logs, ray_adapter
+from octavo_serving.announcements import Announcement
+from octavo_serving.doors.addresses import Doors
+from octavo_serving.doors.front_door import FrontDoor
+from octavo_serving.doors.ingress import with_doors, without_lifespan
 from octavo_serving.membership import Membership
-from octavo_serving.registry import Announcement
 from octavo_serving.secrets import engine_secret
 from octavo_serving.waking import Waker
 
 if TYPE_CHECKING:
     from octavo_router.server import GatewayServer
 
-logger = logging.getLogger("octavo_serving.gateway")
+logger = logging.getLogger("octavo_serving.gateway_replica")
 
 _MEET_TURNS, _MEET_TURN_S = 100, 0.03
 """Turns, and seconds of each, to wait for an engine. The doors open after 3 s at the latest, even without an engine."""
@@ -53,7 +53,7 @@ class GatewayReplica:
         self._server = await self._build(args)
         self._members = Membership(self._loop, self._pool.update_replicas)
         self._engines = ray_adapter.mirror(engine)
-        registry.REGISTRY.subscribe(self._engines, self._replicas_changed)
+        announcements.REGISTRY.subscribe(self._engines, self._replicas_changed)
         loopback = args.bind is Bind.LOOPBACK
         self._host = "127.0.0.1" if loopback else get_node_ip_address()
         self._schemes = ("https", "grpcs") if args.tls_folder else ("http", "grpc")
@@ -149,7 +149,7 @@ class GatewayReplica:
         await self._doors.close()
         if not await self._door.close(self._config.drain_seconds):
             logger.warning("gateway %s: streams cut after %d s", self._replica, self._config.drain_seconds)
-        registry.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
+        announcements.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
         self._waker.close()
         self._members.close()
         await self._pool.close()

@@ -26,7 +26,7 @@ from octavo_serving.secrets import engine_secret
 if TYPE_CHECKING:
     from octavo_engine.startup.loading import LoadedEngine
 
-logger = logging.getLogger("octavo_serving.engine")
+logger = logging.getLogger("octavo_serving.engine_replica")
 
 
 class EngineStalled(OctavoError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from octavo_serving import processes
+from octavo_serving.local import processes
 from octavo_serving.secrets import create_secret
 
 _ENVIRONMENT = {

@@ -1,4 +1,4 @@
-from octavo_serving.registry import Announcement, Registry
+from octavo_serving.announcements import Announcement, Registry
 
 ONE, TWO = Announcement("a", {"port": 1}), Announcement("b", {"port": 2})
 

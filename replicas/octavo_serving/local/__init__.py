@@ -1,0 +1,1 @@
+"""A private Ray on this machine, and the end of exactly its processes."""
