@@ -17,8 +17,8 @@ from octavo_operator.model.defaults import Defaults, Local
 from octavo_operator.model.observed import Application, Key, Observed, Resource
 from octavo_operator.plan import plan
 from octavo_operator.serve.client import ServeClient, ServeTransport
+from octavo_operator.serve.details import error_of
 from octavo_operator.serve.errors import Refused, ServeError
-from octavo_operator.serve.state import error_of
 
 _ADDRESS = "local"
 _OWNER = "local"

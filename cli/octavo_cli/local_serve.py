@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_operator.serve.details import cause
 from octavo_operator.serve.errors import Refused, Unreachable
-from octavo_operator.serve.state import cause
 from octavo_serving.ray_adapter import Controller
 
 

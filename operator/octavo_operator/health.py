@@ -8,7 +8,7 @@ from typing import Self
 from aiohttp import web
 
 from octavo_operator.loop.queue import WorkQueue
-from octavo_operator.loop.watches import Watches
+from octavo_operator.loop.watch_ages import Watches
 from octavo_operator.metrics import Metrics
 
 

@@ -17,13 +17,13 @@ from octavo_operator import logs, options
 from octavo_operator.health import HealthServer, Limits
 from octavo_operator.kube.api import HttpApi, load_configuration
 from octavo_operator.kube.client import Kube
-from octavo_operator.kube.concurrent import together
 from octavo_operator.kube.errors import KubeError
+from octavo_operator.kube.gather import together
 from octavo_operator.loop.backoff import Backoff
 from octavo_operator.loop.handlers import WATCHED, WatchTimes, registry, settings, watch_names
 from octavo_operator.loop.queue import WorkQueue
+from octavo_operator.loop.watch_ages import Watches
 from octavo_operator.loop.watch_thread import run_kopf
-from octavo_operator.loop.watches import Watches
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key

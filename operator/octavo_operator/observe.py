@@ -8,7 +8,7 @@ from typing import Any
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
 from octavo_operator.kube.client import Children, Kube, unix_time
-from octavo_operator.kube.concurrent import together
+from octavo_operator.kube.gather import together
 from octavo_operator.kube.ray_tokens import ExternalRay, RayTokens, external_ray
 from octavo_operator.model import kinds, names
 from octavo_operator.model.defaults import Defaults

@@ -7,19 +7,19 @@ Once everything is as the spec asks, a plan has no actions, and its status is th
 from collections.abc import Mapping
 
 from octavo_api.errors import ConfigurationError
-from octavo_operator.decide import external, notices
+from octavo_operator.decide import event_texts, external
 from octavo_operator.decide.deletion import plan_deletion
 from octavo_operator.decide.managed import Managed
 from octavo_operator.model import conditions, memory
 from octavo_operator.model.actions import Plan
 from octavo_operator.model.conditions import Reason, Type, Verdict
 from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.desired import Mode, Place, place
 from octavo_operator.model.observed import Key, Observed, Reach, Resource
-from octavo_operator.model.placement import Mode, Place, place
 from octavo_operator.model.resource import read
 from octavo_operator.objects import ownership
 from octavo_operator.report import invalid, status
-from octavo_operator.report.judgement import Judge
+from octavo_operator.report.evaluation import Judge
 
 CHANGING_S = 2.0
 """Seconds until the next look while something changes."""
@@ -58,7 +58,7 @@ def plan(resource: Resource, observed: Observed, now: float, defaults: Defaults)
     return Plan(
         actions=outcome.actions,
         status=status.build(resource, deployment, where, remembered, outcome, made, judged, now),
-        events=(*outcome.events, *notices.of_conditions(remembered.conditions, made)),
+        events=(*outcome.events, *event_texts.of_conditions(remembered.conditions, made)),
         delay=_delay(judged.conditions, judged.since if judged.progress else now, now, bool(outcome.draining)),
     )
 

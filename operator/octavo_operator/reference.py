@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from octavo_operator.decide.notices import WARNED
+from octavo_operator.decide.event_texts import WARNED
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.conditions import Reason, Type
 from octavo_operator.model.event_reasons import EventReason

@@ -9,7 +9,7 @@ import pytest
 from octavo_api import crd, reference
 from octavo_api.deployment import ServingDeployment
 from octavo_api.status import LIMIT, Status
-from octavo_operator.model import placement, spec_hash
+from octavo_operator.model import desired, spec_hash
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import (
     Application,
@@ -44,7 +44,7 @@ def resource(**spec: Any) -> Resource:
 
 
 def serve(deployment: ServingDeployment, address: str, status: str, message: str = "", *, ours: bool = True) -> Serve:
-    config = dict(placement.place(KEY, deployment, DEFAULTS).application)
+    config = dict(desired.place(KEY, deployment, DEFAULTS).application)
     if not ours:
         config["args"] = {"owner": "somebody/else"}
     replicas = tuple(Replica(f"r{i}", state) for i, state in enumerate(("RUNNING", "STARTING", "STOPPING")))

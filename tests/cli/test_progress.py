@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from octavo_cli.progress import last_report, progress, starting_logs, summary
-from octavo_operator.serve.state import cause, error_of, read_application
+from octavo_operator.serve.details import cause, error_of, read_application
 
 OWN = """Traceback (most recent call last):
   File "replica.py", line 1, in initialize

@@ -9,7 +9,7 @@ from octavo_operator.kube.api import HttpApi, load_configuration
 from octavo_operator.kube.client import Kube
 from octavo_operator.plan import plan
 from octavo_operator.reconcile import Reconciler
-from octavo_operator.serve import importable
+from octavo_operator.serve import import_check
 from octavo_operator.serve.client import ServeClient
 
 from .deployments import DEFAULTS
@@ -40,8 +40,8 @@ def kube(http_api) -> Kube:
 @pytest.fixture
 async def ray_serve(monkeypatch) -> AsyncIterator[FakeServe]:
     """A Ray dashboard in this process. Its clock is fast, and so is who waits for its jobs."""
-    monkeypatch.setattr(importable, "POLL_S", 0.01)
-    monkeypatch.setattr(importable, "GONE_S", 0.05)
+    monkeypatch.setattr(import_check, "POLL_S", 0.01)
+    monkeypatch.setattr(import_check, "GONE_S", 0.05)
     async with FakeServe(seed=random.randrange(2**32)) as serve:
         yield serve
 

@@ -14,7 +14,7 @@ from octavo_operator import logs, options
 from octavo_operator.health import HealthServer, Limits, troubles
 from octavo_operator.kube.events import WINDOW_S, EventLog
 from octavo_operator.loop.queue import WorkQueue
-from octavo_operator.loop.watches import Watches, watched
+from octavo_operator.loop.watch_ages import Watches, watched
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.actions import Event
 from octavo_operator.model.observed import Key, Observed, Reach, Resource, Serve

@@ -9,9 +9,9 @@ import pytest
 
 from octavo_api import __version__
 from octavo_operator.model.observed import Reach
-from octavo_operator.serve import importable
+from octavo_operator.serve import import_check
 from octavo_operator.serve.client import ServeClient
-from octavo_operator.serve.importable import PREFIX, Importable
+from octavo_operator.serve.import_check import PREFIX, Importable
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.rest import Dashboard
 
@@ -83,7 +83,7 @@ async def test_a_ray_with_octavo_is_asked_once_and_keeps_nothing_of_it(ray_serve
 async def test_a_job_that_ray_writes_down_again_is_deleted_again(ray_serve, read, monkeypatch):
     """It does so with one that is deleted before Ray's watch over it has seen it end."""
     ray_serve.ray.jobs.watched_s = math.inf
-    monkeypatch.setattr(importable, "GONE_S", 1.0)
+    monkeypatch.setattr(import_check, "GONE_S", 1.0)
     await read()
     assert ray_serve.ray.jobs.known == {}
     assert len([call for call in job_calls(ray_serve) if call[0] == "DELETE"]) == 2
@@ -113,7 +113,7 @@ async def test_a_ray_without_octavo_is_incompatible_until_it_is_installed(ray_se
     assert len(ray_serve.ray.jobs.submitted) == 1
     ray_serve.ray.jobs.install()
     assert (await read()).reach is Reach.INCOMPATIBLE
-    clock.now += importable.AGAIN_S
+    clock.now += import_check.AGAIN_S
     assert (await read()).reach is Reach.OK
     assert ray_serve.ray.jobs.known == {}
 
@@ -132,7 +132,7 @@ async def test_a_ray_that_was_away_is_asked_anew(ray_serve, read):
 
 
 async def test_a_refused_token_does_not_forget_what_is_known(session, client, monkeypatch):
-    monkeypatch.setattr(importable, "GONE_S", 0.05)
+    monkeypatch.setattr(import_check, "GONE_S", 0.05)
     async with FakeServe(token="right") as ray:
         for token, reach in (("right", Reach.OK), ("wrong", Reach.AUTH_FAILED), ("right", Reach.OK)):
             assert (await client.read(ray.address, token, NAME, to_be_put=True)).reach is reach
@@ -174,7 +174,7 @@ async def test_a_job_that_ends_otherwise_is_no_hindrance(ray_serve, read, clock,
         assert seen.message == ""
     assert len(ray_serve.ray.jobs.submitted) == 1
     assert ray_serve.ray.jobs.known == {}
-    clock.now += importable.AGAIN_S
+    clock.now += import_check.AGAIN_S
     ray_serve.ray.jobs.install(None)
     assert (await read()).reach is Reach.INCOMPATIBLE
 
@@ -192,8 +192,8 @@ async def test_a_closed_jobs_interface_is_no_hindrance(ray_serve, read, status):
 
 @pytest.mark.parametrize("body", ["<html>", "[]", "{}", '{"status": 7, "driver_exit_code": "0", "message": {}}'])
 async def test_an_answer_that_is_no_jobs_is_no_hindrance(ray_serve, read, monkeypatch, body):
-    monkeypatch.setattr(importable, "ASK_S", 0.2)
-    monkeypatch.setattr(importable, "END_S", 0.1)
+    monkeypatch.setattr(import_check, "ASK_S", 0.2)
+    monkeypatch.setattr(import_check, "END_S", 0.1)
     ray_serve.answers.append(Answer(200, body, times=9999, path=JOBS))
     assert (await read()).reach is Reach.OK
 
@@ -205,15 +205,15 @@ async def test_an_endless_answer_about_a_job_is_not_read_to_its_end(ray_serve, r
 
 
 async def test_a_jobs_interface_that_hangs_is_no_hindrance(ray_serve, read, monkeypatch):
-    monkeypatch.setattr(importable, "ASK_S", 0.1)
-    monkeypatch.setattr(importable, "END_S", 0.1)
+    monkeypatch.setattr(import_check, "ASK_S", 0.1)
+    monkeypatch.setattr(import_check, "END_S", 0.1)
     ray_serve.answers.append(Answer(200, "{}", delay=30, times=99, path=JOBS))
     assert (await read()).reach is Reach.OK
-    assert importable.ASK_S + importable.END_S < 30
+    assert import_check.ASK_S + import_check.END_S < 30
 
 
 async def test_a_job_that_does_not_end_is_stopped_and_deleted(ray_serve, read, monkeypatch):
-    monkeypatch.setattr(importable, "ASK_S", 2.0)
+    monkeypatch.setattr(import_check, "ASK_S", 2.0)
     jobs = ray_serve.ray.jobs
     submit = jobs.submit
     jobs.submit = lambda name, entrypoint: submit(name, entrypoint) and _never_ends(jobs.known[name])
@@ -223,11 +223,11 @@ async def test_a_job_that_does_not_end_is_stopped_and_deleted(ray_serve, read, m
 
 
 async def test_a_job_that_could_not_be_deleted_is_when_its_ray_is_next_looked_at(ray_serve, client, read, monkeypatch):
-    monkeypatch.setattr(importable, "END_S", 0.1)
+    monkeypatch.setattr(import_check, "END_S", 0.1)
     ray_serve.answers.append(Answer(500, times=999, method="DELETE", path=JOBS))
     assert (await read()).reach is Reach.OK
     ray_serve.answers.clear()
-    monkeypatch.setattr(importable, "END_S", 10.0)
+    monkeypatch.setattr(import_check, "END_S", 10.0)
     assert list(ray_serve.ray.jobs.known) == ray_serve.ray.jobs.submitted
     await client.put(ray_serve.address, None, APPLICATION)
     while (await read()).applications[NAME].status != "RUNNING":

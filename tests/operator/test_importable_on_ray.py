@@ -7,7 +7,7 @@ import pytest
 from octavo_e2e import ray_host
 
 from octavo_api import __version__
-from octavo_operator.serve.importable import PREFIX, Importable
+from octavo_operator.serve.import_check import PREFIX, Importable
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.rest import Dashboard
 

@@ -10,6 +10,15 @@ import pytest
 
 from octavo_operator.model.observed import Application, Deployment, Reach
 from octavo_operator.serve.client import ServeClient
+from octavo_operator.serve.details import (
+    cause,
+    error_of,
+    in_words,
+    missing_package,
+    proxy_url,
+    read_application,
+    read_doors,
+)
 from octavo_operator.serve.errors import (
     AuthFailed,
     Incompatible,
@@ -21,15 +30,6 @@ from octavo_operator.serve.errors import (
 )
 from octavo_operator.serve.merge import with_application, without_application
 from octavo_operator.serve.rest import MOST_BYTES
-from octavo_operator.serve.state import (
-    cause,
-    error_of,
-    in_words,
-    missing_package,
-    proxy_url,
-    read_application,
-    read_doors,
-)
 
 from .fakes.contract_serve import OWNER, ServeContract, Target
 from .fakes.serve_http import Answer, FakeServe

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from octavo_e2e import ray_host
 
-from octavo_operator.decide.standing import config_hash
+from octavo_operator.decide.application import config_hash
+from octavo_operator.model.desired import Mode, Place, begun_again
 from octavo_operator.model.observed import Reach
-from octavo_operator.model.placement import Mode, Place, begun_again
-from octavo_operator.serve.state import read_application
+from octavo_operator.serve.details import read_application
 
 from .fakes.contract_serve import DEPLOYMENT, ServeContract, Target
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator.decide.standing import owner_of
+from octavo_operator.decide.application import owner_of
 from octavo_operator.model import names
 from octavo_operator.model.actions import Action, Event, Plan, RemoveApplication, SetFinalizer
+from octavo_operator.model.desired import address_of
 from octavo_operator.model.event_reasons import EventReason
 from octavo_operator.model.observed import Observed, Reach, Resource, Serve
-from octavo_operator.model.placement import address_of
 from octavo_operator.model.resource import forced
 
 DEADLINE_S = 300.0

@@ -1,26 +1,26 @@
 """External mode and ``octavo up``: a Ray that the operator does not run. Only our own application is changed."""
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator.decide import notices, standing
+from octavo_operator.decide import application, event_texts
+from octavo_operator.decide.application import Put, Serving, Standing
 from octavo_operator.decide.outcome import Front, Outcome
-from octavo_operator.decide.standing import Put, Serving, Standing
 from octavo_operator.model import conditions
 from octavo_operator.model.actions import Action, Event, RemoveApplication, SetFinalizer
 from octavo_operator.model.conditions import Reason, Verdict
+from octavo_operator.model.desired import Mode, Place
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Observed, Reach, Resource
-from octavo_operator.model.placement import Mode, Place
 
 
 def decide(
     resource: Resource, place: Place, observed: Observed, now: float, memory: Memory, *, suspend: bool, blocked: bool
 ) -> Outcome:
-    view = standing.look(observed.serve.get(place.address), place, memory, resource.generation)
-    put = standing.decide(view, memory, resource.generation, now, same_cluster=True)
+    view = application.look(observed.serve.get(place.address), place, memory, resource.generation)
+    put = application.decide(view, memory, resource.generation, now, same_cluster=True)
     if blocked:
         # A put that is not done is no correction.
         put = Put(None, memory.corrections, fight=False)
-    retried = not suspend and notices.retry_due(view, memory, now)
+    retried = not suspend and event_texts.retry_due(view, memory, now)
     actions: list[Action] = []
     events: list[Event] = []
     if place.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
@@ -30,7 +30,7 @@ def decide(
         if view.ours and view.standing is not Standing.LEAVING:
             actions.append(RemoveApplication(place.address, place.name))
     elif not blocked:
-        put_actions, put_events = notices.put(place.address, place, view, put, retried=retried)
+        put_actions, put_events = event_texts.put(place.address, place, view, put, retried=retried)
         actions += put_actions
         events += put_events
     return Outcome(
@@ -50,9 +50,9 @@ def decide(
 
 def _ray(place: Place, view: Serving, memory: Memory, now: float) -> Verdict:
     if view.serve is not None and view.serve.reach is not Reach.UNREACHABLE:
-        return notices.reached(view.serve.reach, view)
+        return event_texts.reached(view.serve.reach, view)
     what = "Ray Serve" if place.mode is Mode.LOCAL else "Ray's dashboard"
     said = f"{what} does not answer; {view.serve.message if view.serve is not None else ''}".rstrip("; ")
     if memory.config_hash:
-        return notices.unreached(memory, said, now)
+        return event_texts.unreached(memory, said, now)
     return conditions.no(Reason.UNREACHABLE, said)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_operator.model.desired import Counts
 from octavo_operator.model.observed import Cluster
-from octavo_operator.model.placement import Counts
 from octavo_operator.objects.raycluster import bounds, group_indexes, guarded, is_group
 
 

@@ -6,19 +6,19 @@ from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator.decide import notices, standing
+from octavo_operator.decide import application, event_texts
+from octavo_operator.decide.application import Put, Serving, Standing
 from octavo_operator.decide.clusters import Arrangement, arrange
 from octavo_operator.decide.groups import bound
 from octavo_operator.decide.outcome import Front, Outcome
-from octavo_operator.decide.standing import Put, Serving, Standing
 from octavo_operator.decide.stopping import stop
 from octavo_operator.model import conditions, names
 from octavo_operator.model.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster, PatchService
 from octavo_operator.model.conditions import Reason, Verdict
 from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.desired import Place, counts, starting_with
 from octavo_operator.model.memory import Memory, time_of
 from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource
-from octavo_operator.model.placement import Place, counts, starting_with
 from octavo_operator.model.spec_hash import spec_hash
 from octavo_operator.objects import children, raycluster
 
@@ -72,14 +72,14 @@ class Managed:
         wanted = self._view(target)
         switch = target is not None and active is not None and target is not active and self._is_up(target, wanted)
         front = target if switch else active
-        put = standing.decide(
+        put = application.decide(
             wanted,
             self.memory,
             self.resource.generation,
             self.now,
             same_cluster=target is not None and target is active and target.name == self.memory.cluster,
         )
-        retried = target is not None and notices.retry_due(wanted, self.memory, self.now)
+        retried = target is not None and event_texts.retry_due(wanted, self.memory, self.now)
         actions: list[Action] = []
         events: list[Event] = []
         draining: dict[str, float] = {}
@@ -90,10 +90,10 @@ class Managed:
                 events += steps[1]
             actions += self._unwanted(self._view(front))
             if arrangement.announce and active is not None:
-                again = notices.recreated(active.name, names.token_secret(self.key))
-                events.append(again if active.name in lost else notices.interrupts(active.name, self.wanted_name))
+                again = event_texts.recreated(active.name, names.token_secret(self.key))
+                events.append(again if active.name in lost else event_texts.interrupts(active.name, self.wanted_name))
             if switch and active is not None and target is not None:
-                events.append(notices.switched(active.name, target.name))
+                events.append(event_texts.switched(active.name, target.name))
             draining = self._stop(arrangement, actions)
         return Outcome(
             ray=self._ray(arrangement, wanted),
@@ -122,11 +122,11 @@ class Managed:
         intended = raycluster.build(self.resource, self.deployment, place.application, self.hash, self.defaults, target)
         if arrangement.create and self.observed.kuberay_installed:
             actions.append(Apply(intended))
-            events.append(notices.cluster_created(self.wanted_name))
+            events.append(event_texts.cluster_created(self.wanted_name))
         if target is not None:
             if operations := raycluster.corrections(intended, target):
                 actions.append(PatchCluster(target.name, operations))
-                events.append(notices.child_corrected("RayCluster", target.name))
+                events.append(event_texts.child_corrected("RayCluster", target.name))
             present = self._present(wanted)
             groups = {
                 names.GATEWAY_GROUP: counts(place.application, GATEWAY),
@@ -145,7 +145,7 @@ class Managed:
         if target is not None:
             if target is not arrangement.active and wanted.standing is Standing.MISSING:
                 place = self._beside(self._view(arrangement.active))
-            put_actions, put_events = notices.put(self._address(target), place, wanted, put, retried=retried)
+            put_actions, put_events = event_texts.put(self._address(target), place, wanted, put, retried=retried)
             actions += put_actions
             events += put_events
         return actions, events
@@ -165,7 +165,7 @@ class Managed:
             actions.append(PatchService(name, operations))
         actions.append(Apply(intent, "" if live is None else str(live["metadata"]["uid"])))
         if live is not None and children.was_applied(intent, live):
-            events.append(notices.child_corrected(kind, name))
+            events.append(event_texts.child_corrected(kind, name))
 
     def _budget(self, serving_now: Serving) -> dict[str, Any] | None:
         """Return the budget for the present number of engines, which under autoscaling only Serve knows."""
@@ -269,11 +269,11 @@ class Managed:
                 f"the old token, or delete Secret {secret}, and the operator creates a new cluster with a new token",
             )
         if target.head_ready and reach is not Reach.UNREACHABLE:
-            return notices.reached(reach, wanted)
+            return event_texts.reached(reach, wanted)
         said = target.message or (wanted.serve.message if wanted.serve is not None else "")
         if target.name == self.memory.cluster and self.memory.config_hash:
             answers = f"the head of RayCluster {target.name} does not answer; {said}".rstrip("; ")
-            return notices.unreached(self.memory, answers, self.now)
+            return event_texts.unreached(self.memory, answers, self.now)
         return conditions.no(
             Reason.HEAD_NOT_READY, f"the head of RayCluster {target.name} is not ready; {said}".rstrip("; ")
         )
@@ -292,7 +292,7 @@ class Managed:
         if cluster is None:
             return _NOTHING
         answer = self.observed.serve.get(self._address(cluster))
-        return standing.look(answer, self.place, self.memory, self.resource.generation)
+        return application.look(answer, self.place, self.memory, self.resource.generation)
 
     def _address(self, cluster: Cluster) -> str:
         return self.defaults.dashboard_of(self.key, cluster.name)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from octavo_operator.decide.standing import Serving
+from octavo_operator.decide.application import Serving
 from octavo_operator.model.actions import Action, Event
 from octavo_operator.model.conditions import Verdict
 

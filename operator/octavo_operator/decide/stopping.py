@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from octavo_operator.decide.standing import Serving, Standing
+from octavo_operator.decide.application import Serving, Standing
 from octavo_operator.model.actions import Action, Delete, RemoveApplication
+from octavo_operator.model.desired import Place
 from octavo_operator.model.observed import Cluster
-from octavo_operator.model.placement import Place
 
 SETTLE_S = 10.0
 """Seconds that gateways keep accepting after a switch of traffic, until every node's proxy knows the new cluster."""

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from octavo_operator.kube.api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
-from octavo_operator.kube.concurrent import together
 from octavo_operator.kube.errors import Conflict, Forbidden, KindMissing, NamespaceTerminating, NotFound, Rejected
+from octavo_operator.kube.gather import together
 from octavo_operator.kube.written_kinds import kind_of, kind_of_document
 from octavo_operator.model import kinds, names
 from octavo_operator.model.actions import Delete, PatchCluster, PatchService

@@ -6,8 +6,8 @@ from typing import Any
 
 from octavo_operator.kube.client import Kube
 from octavo_operator.model import names
+from octavo_operator.model.desired import address_of
 from octavo_operator.model.observed import Key, Resource
-from octavo_operator.model.placement import address_of
 
 
 @dataclass(frozen=True, slots=True)

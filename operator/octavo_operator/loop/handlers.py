@@ -10,7 +10,7 @@ import kopf
 from kubernetes.aio.client.rest import RESTClientObject
 
 from octavo_operator.kube.api import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, load_configuration
-from octavo_operator.loop.watches import Watches, session
+from octavo_operator.loop.watch_ages import Watches, session
 from octavo_operator.model import kinds, names
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key

@@ -7,7 +7,7 @@ from typing import Any
 from octavo_api.deployment import ServingDeployment
 from octavo_api.sections import Resources
 from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
-from octavo_operator.model import names, placement
+from octavo_operator.model import desired, names
 from octavo_operator.model.observed import Key
 from octavo_operator.model.spec_hash import model_claim
 
@@ -61,7 +61,7 @@ def environment(key: Key, deployment: ServingDeployment, own: Mapping[str, str])
 
 
 def head_group(key: Key, deployment: ServingDeployment, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    resources = _resources(deployment.managed.head.resources, placement.HEAD_CPUS, placement.HEAD_MEMORY)
+    resources = _resources(deployment.managed.head.resources, desired.HEAD_CPUS, desired.HEAD_MEMORY)
     container = _container("ray-head", key, deployment, image, resources, [], {_DRAIN_VARIABLE: "0"})
     template = _template(deployment, "head", labels, container, [], HEAD_GRACE_S)
     # Ray's head runs no replica: an engine's memory could take the whole cluster down with it.
@@ -70,7 +70,7 @@ def head_group(key: Key, deployment: ServingDeployment, image: str, labels: Mapp
 
 def gateway_group(key: Key, deployment: ServingDeployment, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
     endpoint = deployment.spec.endpoint
-    resources = _resources(deployment.spec.router.resources, placement.GATEWAY_CPUS, placement.GATEWAY_MEMORY)
+    resources = _resources(deployment.spec.router.resources, desired.GATEWAY_CPUS, desired.GATEWAY_MEMORY)
     volumes, mounts = _files(deployment, gateway=True)
     container = {
         **_container("ray-worker", key, deployment, image, resources, mounts, _worker_environment(deployment)),
@@ -93,7 +93,7 @@ def gateway_group(key: Key, deployment: ServingDeployment, image: str, labels: M
 
 def engine_group(key: Key, deployment: ServingDeployment, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
     managed = deployment.managed
-    resources = _resources(deployment.spec.resources, placement.ENGINE_CPUS, placement.ENGINE_MEMORY)
+    resources = _resources(deployment.spec.resources, desired.ENGINE_CPUS, desired.ENGINE_MEMORY)
     volumes, mounts = _files(deployment, gateway=False)
     container = _container("ray-worker", key, deployment, image, resources, mounts, _worker_environment(deployment))
     template = _worker_template(deployment, names.ENGINE_GROUP, labels, container, volumes)
@@ -216,7 +216,7 @@ def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
         LOG_VARIABLE: CONTAINER_LOG,
     }
     if deployment.spec.model.secret_ref is not None:
-        variables["HF_TOKEN_PATH"] = f"{placement.TOKEN_FOLDER}/token"
+        variables["HF_TOKEN_PATH"] = f"{desired.TOKEN_FOLDER}/token"
     return variables
 
 
@@ -236,11 +236,11 @@ def _files(deployment: ServingDeployment, *, gateway: bool) -> tuple[list[dict[s
         mount(volume, source, folder, read_only=True)
 
     if gateway and (tls := spec.endpoint.tls_secret_ref):
-        secret("tls", tls.name, placement.TLS_FOLDER, {"tls.crt": "tls.crt", "tls.key": "tls.key"})
+        secret("tls", tls.name, desired.TLS_FOLDER, {"tls.crt": "tls.crt", "tls.key": "tls.key"})
     if gateway and (keys := spec.endpoint.api_key_secret_ref):
-        secret("api-keys", keys.name, placement.API_KEYS_FOLDER, {keys.key: "keys"})
+        secret("api-keys", keys.name, desired.API_KEYS_FOLDER, {keys.key: "keys"})
     if token := spec.model.secret_ref:
-        secret("hugging-face", token.name, placement.TOKEN_FOLDER, {token.key: "token"})
+        secret("hugging-face", token.name, desired.TOKEN_FOLDER, {token.key: "token"})
     if claim := model_claim(deployment):
         source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         mount("model", source, f"{CLAIMS_FOLDER}/{claim}", read_only=True)

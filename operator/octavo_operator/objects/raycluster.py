@@ -7,8 +7,8 @@ from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.desired import Counts, counts
 from octavo_operator.model.observed import Cluster, Resource
-from octavo_operator.model.placement import Counts, counts
 from octavo_operator.model.spec_hash import digest
 from octavo_operator.objects import pods
 from octavo_operator.objects.children import labels, owner_reference

@@ -1,11 +1,11 @@
 """Plan for an invalid spec: report it, change nothing, and keep the last valid generation serving."""
 
-from octavo_operator.decide import notices
+from octavo_operator.decide import event_texts
 from octavo_operator.model import conditions, memory
 from octavo_operator.model.actions import Plan
 from octavo_operator.model.conditions import Reason, Type, Verdict
 from octavo_operator.model.observed import Observed, Resource
-from octavo_operator.report import judgement, status
+from octavo_operator.report import evaluation, status
 
 
 def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, delay: float) -> Plan:
@@ -35,7 +35,7 @@ def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, d
                 "since": memory.rfc3339(since),
             },
         },
-        events=notices.of_conditions(remembered.conditions, made),
+        events=event_texts.of_conditions(remembered.conditions, made),
         delay=delay,
     )
 
@@ -49,4 +49,4 @@ def _available(remembered: memory.Memory, observed: Observed) -> Verdict:
         return Verdict(last.state, last.reason, last.message)
     if not observed.ready_gateways:
         return conditions.no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
-    return judgement.by_gateways(last)
+    return evaluation.by_gateways(last)

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
+from octavo_operator.decide.application import Serving, Standing
 from octavo_operator.decide.outcome import Outcome
-from octavo_operator.decide.standing import Serving, Standing
 from octavo_operator.model import conditions
 from octavo_operator.model.conditions import Condition, Reason, Type
+from octavo_operator.model.desired import Mode, Place
 from octavo_operator.model.memory import LastError, Memory, rfc3339
 from octavo_operator.model.observed import Application, Key, Resource
-from octavo_operator.model.placement import Mode, Place
 from octavo_operator.objects import children
-from octavo_operator.report.judgement import Judgement, running
+from octavo_operator.report.evaluation import Judgement, running
 
 MESSAGE_LIMIT = 1024
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from octavo_operator.model.observed import Application, Reach, Serve
-from octavo_operator.serve import state as serve_state
+from octavo_operator.serve import details as serve_details
 from octavo_operator.serve.errors import Incompatible, ServeError, Unreachable
-from octavo_operator.serve.importable import Importable
+from octavo_operator.serve.import_check import Importable
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.merge import with_application, without_application
 from octavo_operator.serve.rest import Dashboard, RestTransport, bounded
@@ -104,12 +104,12 @@ class ServeClient:
             if self._importable is not None and error.reach is Reach.UNREACHABLE:
                 self._importable.forget(address)
             return Serve(address=address, reach=error.reach, message=error.message)
-        found = serve_state.read_application(reading.details, name)
-        application = serve_state.in_words(found) if found is not None else None
+        found = serve_details.read_application(reading.details, name)
+        application = serve_details.in_words(found) if found is not None else None
         # Other applications count by their presence: a Serve that has them has not lost ours, another client left it
         # out.
         others = {other: Application(other, "") for other in reading.details.get("applications") or {} if other != name}
-        proxy = serve_state.proxy_url(reading.details, urlsplit(address).hostname or "")
+        proxy = serve_details.proxy_url(reading.details, urlsplit(address).hostname or "")
         seen = Serve(
             address=address,
             reach=Reach.OK,
@@ -208,6 +208,6 @@ class ServeClient:
             ) as response:
                 if response.status != 200:
                     return ()
-                return serve_state.read_doors(json.loads(await bounded(response, MOST_DOORS_BYTES)))
+                return serve_details.read_doors(json.loads(await bounded(response, MOST_DOORS_BYTES)))
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, Unreachable):
             return ()

@@ -6,8 +6,8 @@ The functions are pure: from Serve's details and one application they make the b
 from collections.abc import Mapping
 from typing import Any
 
+from octavo_operator.serve.details import DECLARATIVE, word
 from octavo_operator.serve.errors import NameConflict, NotKeepable
-from octavo_operator.serve.state import DECLARATIVE, word
 
 
 def with_application(

@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 
+from octavo_operator.serve.details import VERSION
 from octavo_operator.serve.errors import AuthFailed, Incompatible, Refused, Unreachable
-from octavo_operator.serve.state import VERSION
 
 APPLICATIONS_PATH, VERSION_PATH = "/api/serve/applications/", "/api/version"
 TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0

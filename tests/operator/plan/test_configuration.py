@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo_api.deployment import ServingDeployment
-from octavo_operator.decide.standing import config_hash, owner_of
+from octavo_operator.decide.application import config_hash, owner_of
 from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.desired import counts, place
 from octavo_operator.model.observed import Application, Key
-from octavo_operator.model.placement import counts, place
 
 SPECS = [
     {},

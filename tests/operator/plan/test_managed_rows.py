@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from octavo_operator.decide.standing import config_hash
+from octavo_operator.decide.application import config_hash
 from octavo_operator.model.actions import Apply, CreateSecret, Delete, PutApplication, RemoveApplication
 from octavo_operator.model.observed import Reach
 

@@ -245,7 +245,7 @@ def test_an_operator_upgrade_changes_no_child_and_no_configuration(serving):
 
 
 def _hash_of(config):
-    from octavo_operator.decide.standing import config_hash
+    from octavo_operator.decide.application import config_hash
 
     return config_hash(config)
 

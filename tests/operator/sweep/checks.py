@@ -7,8 +7,8 @@ from octavo_api.deployment import ServingDeployment
 from octavo_api.status import Status
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
+from octavo_operator.model.desired import Place, place
 from octavo_operator.model.observed import Key
-from octavo_operator.model.placement import Place, place
 from octavo_operator.model.spec_hash import spec_hash
 from octavo_operator.objects.ownership import needed
 

@@ -1,5 +1,5 @@
 """The jobs of one Ray. What they run is not looked at, but for one that sleeps: they all ask what
-``octavo_operator.serve.importable`` asks."""
+``octavo_operator.serve.import_check`` asks."""
 
 import math
 import random

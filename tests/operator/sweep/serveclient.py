@@ -9,7 +9,7 @@ from typing import Any
 from octavo_operator.model.observed import Application
 from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.errors import AuthFailed, Refused, Unreachable
-from octavo_operator.serve.importable import Importable
+from octavo_operator.serve.import_check import Importable
 from octavo_operator.serve.jobs import Job
 
 from .apiclient import Life

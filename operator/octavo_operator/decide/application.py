@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_operator.model.desired import INITIAL_REPLICAS, PATIENCE, PATIENCES, Mode, Place
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Application, Deployment, Reach, Serve
-from octavo_operator.model.placement import INITIAL_REPLICAS, PATIENCE, PATIENCES, Mode, Place
 from octavo_operator.model.spec_hash import digest
 
 FIGHT_WINDOW_S = 600.0

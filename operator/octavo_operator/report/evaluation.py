@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_operator.decide.application import Serving, Standing
 from octavo_operator.decide.outcome import Outcome
-from octavo_operator.decide.standing import Serving, Standing
 from octavo_operator.model.conditions import Condition, Reason, State, Type, Verdict, no, unknown, yes
+from octavo_operator.model.desired import Mode, Place, counts
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Deployment
-from octavo_operator.model.placement import Mode, Place, counts
 
 _ROLLING = frozenset({"UPDATING"})
 _SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo_api.serve_config import ENGINE
+from octavo_operator.decide.application import Put, Serving, Standing, Why, config_hash
 from octavo_operator.decide.outcome import DEPLOY_RETRY_S
-from octavo_operator.decide.standing import Put, Serving, Standing, Why, config_hash
 from octavo_operator.model import conditions
 from octavo_operator.model.actions import Action, Event, PutApplication
 from octavo_operator.model.conditions import Condition, Reason, State, Type, Verdict
+from octavo_operator.model.desired import Place, begun_again, counts
 from octavo_operator.model.event_reasons import EventReason
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Reach
-from octavo_operator.model.placement import Place, begun_again, counts
 
 NORMAL, WARNING = "Normal", "Warning"
 UNREACHABLE_S = 120.0
