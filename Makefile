@@ -36,16 +36,16 @@ e2e-full: setup ## Run all of them: a whole life in managed and external mode, a
 	@.venv/bin/python -m pytest -q e2e -p no:cacheprovider --durations=20 --durations-min=2 $(ARGS)
 
 kube: setup ## Start a Kubernetes API server with KubeRay and a fake node here, and say how to use it
-	@PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.cluster up
+	@.venv/bin/python -m octavo_testing.kube.cluster up
 
 kube-down: ## End it and remove all that it left
-	@if [ -x .venv/bin/python ]; then PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.cluster down; fi
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m octavo_testing.kube.cluster down; fi
 
 node: setup ## Start a real Kubernetes node with KubeRay and both images here, and say how to use it (root, Linux)
-	@PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.node up
+	@.venv/bin/python -m octavo_testing.node up
 
 node-down: ## End it and remove all that it left
-	@if [ -x .venv/bin/python ]; then PYTHONPATH=e2e .venv/bin/python -m octavo_e2e.node down; fi
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m octavo_testing.node down; fi
 
 lint: setup ## Check style, types, the import rules and the prose
 	@.venv/bin/ruff check

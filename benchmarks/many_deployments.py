@@ -10,22 +10,22 @@ only the operator's own process is counted.
 # ruff: noqa: E402
 import argparse
 import itertools
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "e2e"))
 
 import yaml
-from octavo_e2e import cluster as clusters
-from octavo_e2e.documents import deployment
-from octavo_e2e.kubectl import Kubectl, eventually
-from octavo_e2e.operator import Installation, Operator
-from octavo_e2e.processes import cpu_seconds, resident_bytes
-from octavo_e2e.serve_stub import Stub, running_stub
+
+from octavo_testing.kube import cluster as clusters
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.kube.operator import Installation, Operator
+from octavo_testing.kube.serve_stub import Stub, running_stub
+from octavo_testing.processes import cpu_seconds, resident_bytes
+from octavo_testing.waiting import eventually
 
 NAMESPACE = "many"
 _BATCH = 50

@@ -1,10 +1,8 @@
 """One cluster for all tests, a namespace for each, and the programs that speak to it."""
 
-# ruff: noqa: E402
 import itertools
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,19 +10,16 @@ from typing import Any
 
 import pytest
 
-# This folder for octavo_e2e; the checkout for the fakes of the operator's tests, which are no package of their own.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
-from octavo_e2e import cluster as clusters
-from octavo_e2e import pods
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.kubectl import Kubectl, Refused, eventually
-from octavo_e2e.node import node as nodes
-from octavo_e2e.node import requirements, traces
-from octavo_e2e.node.node import Node
-from octavo_e2e.operator import Installation
-from octavo_e2e.processes import StartFailed
-from octavo_e2e.tools import API_SERVER_TIER, NODE_TIER, ToolsMissing, ensure, kuberay_crds, why_not
+from octavo_testing.kube import cluster as clusters
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.kubectl import Kubectl, Refused
+from octavo_testing.kube.operator import Installation
+from octavo_testing.kube.tools import API_SERVER_TIER, NODE_TIER, ToolsMissing, ensure, kuberay_crds, why_not
+from octavo_testing.node import node as nodes
+from octavo_testing.node import pods, requirements, traces
+from octavo_testing.node.node import Node
+from octavo_testing.processes import StartFailed
+from octavo_testing.waiting import eventually
 
 ROOT = Path(__file__).parents[1]
 CRD = ROOT / "manifests" / "base" / "crd" / "servingdeployments.yaml"

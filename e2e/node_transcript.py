@@ -6,28 +6,23 @@ With the seconds that each step takes, and what each pod uses of memory and proc
 ``make node`` started is used; else one is started, and ended.
 """
 
-# ruff: noqa: E402
 import argparse
 import re
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
 import grpc
 import yaml
-from octavo_e2e import pods
-from octavo_e2e.node import node as nodes
-from octavo_e2e.node import requirements
-from octavo_e2e.node.node import Node
-from octavo_e2e.pods import InPods
-from octavo_e2e.serving import complete
-from octavo_e2e.streams import open_streams
 from transcript import Transcript
 
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
+from octavo_testing.kube.serving import complete
+from octavo_testing.node import node as nodes
+from octavo_testing.node import pods, requirements
+from octavo_testing.node.node import Node
+from octavo_testing.node.pods import InPods
+from octavo_testing.node.streams import open_streams
 
 NAMESPACE = "demo"
 USAGE_S = 30

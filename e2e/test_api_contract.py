@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from octavo_e2e.kubectl import Kubectl
-from tests.operator.fakes.contract_kube import KubeContract, Target
 
 from octavo_operator.kube.api import HttpApi, load_configuration
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.operator.fakes.contract_kube import KubeContract, Target
 
 
 class TestKubeApiserver(KubeContract):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment, merged
-from octavo_e2e.kubectl import Kubectl, Refused
+
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment, merged
+from octavo_testing.kube.kubectl import Kubectl, Refused
 
 EXTERNAL = {"external": {"dashboardURL": "http://ray.example:8265"}}
 NAME = "servingdeployments.serving.octavo.dev"

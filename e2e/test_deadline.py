@@ -4,11 +4,13 @@ import time
 from pathlib import Path
 
 import pytest
-from octavo_e2e.documents import deployment
-from octavo_e2e.kubectl import Kubectl, eventually
-from octavo_e2e.operator import Installation
-from octavo_e2e.serve_stub import running_stub
-from octavo_e2e.serving import Serving
+
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.kube.operator import Installation
+from octavo_testing.kube.serve_stub import running_stub
+from octavo_testing.kube.serving import Serving
+from octavo_testing.waiting import eventually
 
 pytestmark = pytest.mark.full
 

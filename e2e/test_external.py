@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from octavo_e2e import ray_host
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment
-from octavo_e2e.kubectl import Kubectl, eventually
-from octavo_e2e.operator import Installation, Operator
-from octavo_e2e.ray_host import RayHost
-from octavo_e2e.serving import Serving, complete, get
+
+from octavo_testing import ray_host
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.kube.operator import Installation, Operator
+from octavo_testing.kube.serving import Serving, complete, get
+from octavo_testing.ray_host import RayHost
+from octavo_testing.waiting import eventually
 
 pytestmark = pytest.mark.full
 
-FOREIGN = {"name": "somebody-else", "route_prefix": "/else", "import_path": "octavo_e2e.foreign_app:app"}
+FOREIGN = {"name": "somebody-else", "route_prefix": "/else", "import_path": "octavo_testing.apps.foreign:app"}
 NAMESPACE = "external"
 SMALL: dict[str, Any] = {"engine": {"kvCacheMemoryBytes": "64Mi"}, "resources": {"limits": {"cpu": 1}}}
 

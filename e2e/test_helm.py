@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from octavo_e2e import cluster as clusters
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment
-from octavo_e2e.helm import CHART, Helm
-from octavo_e2e.kubectl import Kubectl, Refused, eventually
+
+from octavo_testing.kube import cluster as clusters
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.helm import CHART, Helm
+from octavo_testing.kube.kubectl import Kubectl, Refused
+from octavo_testing.waiting import eventually
 
 OLD_CHART = Path(__file__).parent / "fixtures" / "octavo-0.0.9"
 CRD = "servingdeployments.serving.octavo.dev"

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from octavo_e2e import cluster as clusters
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment
-from octavo_e2e.operator import Installation
-from octavo_e2e.serve_stub import running_stub
-from octavo_e2e.serving import Serving
+
+from octavo_testing.kube import cluster as clusters
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.operator import Installation
+from octavo_testing.kube.serve_stub import running_stub
+from octavo_testing.kube.serving import Serving
 
 pytestmark = pytest.mark.full
 

@@ -1,6 +1,5 @@
 """``make node`` and ``make node-down``, by themselves: other tests' node is not up yet when these run."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from octavo_e2e.kubectl import Kubectl
-from octavo_e2e.node import namespaces, node, traces
-from octavo_e2e.node.__main__ import NAMESPACE
-from octavo_e2e.node.containerd import PAUSE
-from octavo_e2e.processes import Launcher, Process, alive
+
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.node import namespaces, node, traces
+from octavo_testing.node.__main__ import NAMESPACE
+from octavo_testing.node.containerd import PAUSE
+from octavo_testing.processes import Launcher, Process, alive
 
 pytestmark = [pytest.mark.node, pytest.mark.full]
-_COMMAND = [sys.executable, "-m", "octavo_e2e.node"]
+_COMMAND = [sys.executable, "-m", "octavo_testing.node"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_a_node_comes_up_once_and_goes_without_a_trace() -> None:
 
 def test_what_a_killed_start_left_is_cleared_by_the_next() -> None:
     before = traces.read()
-    starting = subprocess.Popen([*_COMMAND, "up", "--bare"], env=_environment(), stdout=subprocess.DEVNULL)
+    starting = subprocess.Popen([*_COMMAND, "up", "--bare"], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not _started("kubelet"):
         assert starting.poll() is None
@@ -81,13 +81,9 @@ def _start_a_pod() -> None:
 
 
 def _command(*arguments: str) -> str:
-    done = subprocess.run([*_COMMAND, *arguments], env=_environment(), capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
 
 
 def _started(name: str) -> list[Process]:

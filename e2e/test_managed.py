@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment
-from octavo_e2e.kubectl import Kubectl, Refused, eventually
-from octavo_e2e.operator import Installation, Operator
-from octavo_e2e.serve_stub import Stub, running_stub
-from octavo_e2e.serving import Serving
+
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.kubectl import Kubectl, Refused
+from octavo_testing.kube.operator import Installation, Operator
+from octavo_testing.kube.serve_stub import Stub, running_stub
+from octavo_testing.kube.serving import Serving
+from octavo_testing.waiting import eventually
 
 pytestmark = pytest.mark.full
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from octavo_e2e.kubectl import Kubectl, Refused
-from octavo_e2e.node.node import Node
-from octavo_e2e.pods import pod
+
+from octavo_testing.kube.kubectl import Kubectl, Refused
+from octavo_testing.node.node import Node
+from octavo_testing.node.pods import pod
 
 pytestmark = pytest.mark.node
 NAMESPACE = "pods"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from octavo_e2e import pods
-from octavo_e2e.kubectl import eventually
-from octavo_e2e.node.node import Node
-from octavo_e2e.pods import InPods
-from octavo_e2e.serving import complete
-from octavo_e2e.streams import Stream
 
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
+from octavo_testing.kube.serving import complete
+from octavo_testing.node import pods
+from octavo_testing.node.node import Node
+from octavo_testing.node.pods import InPods
+from octavo_testing.node.streams import Stream
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 NAMESPACE = "life"

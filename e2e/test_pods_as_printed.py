@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from octavo_e2e import pods
-from octavo_e2e.kubectl import eventually
-from octavo_e2e.node.node import Node
-from octavo_e2e.pods import InPods
-from octavo_e2e.processes import free_ports
-from octavo_e2e.tools import ensure
+
+from octavo_testing.kube.tools import ensure
+from octavo_testing.node import pods
+from octavo_testing.node.node import Node
+from octavo_testing.node.pods import InPods
+from octavo_testing.processes import free_ports
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[1]

@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from octavo_e2e import pods
-from octavo_e2e.kubectl import eventually
-from octavo_e2e.node.node import Node
-from octavo_e2e.pods import InPods
+
+from octavo_testing.node import pods
+from octavo_testing.node.node import Node
+from octavo_testing.node.pods import InPods
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE = "deletes"

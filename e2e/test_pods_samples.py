@@ -15,13 +15,14 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from octavo_e2e import pods, weights
-from octavo_e2e.certificates import Authority
-from octavo_e2e.kubectl import Kubectl, eventually
-from octavo_e2e.node import environment
-from octavo_e2e.node.node import HOME, Node, chart_image
-from octavo_e2e.pods import InPods
-from octavo_e2e.serving import complete
+
+from octavo_testing.certificates import Authority
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.kube.serving import complete
+from octavo_testing.node import environment, pods, weights
+from octavo_testing.node.node import HOME, Node, chart_image
+from octavo_testing.node.pods import InPods
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE, RAY = "samples", "ray"

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from octavo_e2e import pods
-from octavo_e2e.kubectl import Refused, eventually
-from octavo_e2e.node.node import Node
-from octavo_e2e.pods import InPods
-from octavo_e2e.serving import get
-from octavo_e2e.streams import Stream, none_was_cut, open_streams
+
+from octavo_testing.kube.kubectl import Refused
+from octavo_testing.kube.serving import get
+from octavo_testing.node import pods
+from octavo_testing.node.node import Node
+from octavo_testing.node.pods import InPods
+from octavo_testing.node.streams import Stream, none_was_cut, open_streams
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE = "streams"

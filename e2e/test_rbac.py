@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from octavo_e2e.audit import Right
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment
-from octavo_e2e.kubectl import Kubectl, eventually
-from octavo_e2e.operator import Installation
-from octavo_e2e.serve_stub import Stub, running_stub
-from octavo_e2e.serving import Serving
+
+from octavo_testing.kube.audit import Right
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.kube.operator import Installation
+from octavo_testing.kube.serve_stub import Stub, running_stub
+from octavo_testing.kube.serving import Serving
+from octavo_testing.waiting import eventually
 
 NAMESPACE = "rbac"
 CHECKED_BY_ADMISSION = {Right("update", "serving.octavo.dev", "servingdeployments/finalizers")}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from octavo_e2e.cluster import Cluster
+
+from octavo_testing.kube.cluster import Cluster
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))

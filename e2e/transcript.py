@@ -6,28 +6,26 @@ External mode runs on a real Ray of this machine, with tokens; managed mode show
 KubeRay and a fake node. The API server is real in both.
 """
 
-# ruff: noqa: E402
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
 import yaml
-from octavo_e2e import cluster as clusters
-from octavo_e2e import ray_host
-from octavo_e2e.cluster import Cluster
-from octavo_e2e.documents import deployment
-from octavo_e2e.kubectl import Kubectl, eventually
-from octavo_e2e.operator import Installation, Operator
-from octavo_e2e.ray_host import RayHost
-from octavo_e2e.serve_stub import running_stub
-from octavo_e2e.serving import Serving, complete
+
+from octavo_testing import ray_host
+from octavo_testing.kube import cluster as clusters
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.documents import deployment
+from octavo_testing.kube.kubectl import Kubectl
+from octavo_testing.kube.operator import Installation, Operator
+from octavo_testing.kube.serve_stub import running_stub
+from octavo_testing.kube.serving import Serving, complete
+from octavo_testing.ray_host import RayHost
+from octavo_testing.waiting import eventually
 
 OWNED = "serving.octavo.dev/deployment"
 OBJECTS = "rayclusters.ray.io,services,poddisruptionbudgets,secrets,networkpolicies"

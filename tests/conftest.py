@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from octavo_e2e.processes import free_ports
+
+from octavo_testing.processes import free_ports
 
 if TYPE_CHECKING:
     from xdist.remote import Producer

@@ -11,10 +11,9 @@ from octavo_operator.plan import plan
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.serve import import_check
 from octavo_operator.serve.client import ServeClient
-
-from .deployments import DEFAULTS
-from .fakes.api_http import FakeApiServer
-from .fakes.serve_http import RAY_VERSION, FakeServe
+from octavo_testing.operator.deployments import DEFAULTS
+from octavo_testing.operator.fakes.api_http import FakeApiServer
+from octavo_testing.operator.fakes.serve_http import RAY_VERSION, FakeServe
 
 
 @pytest.fixture

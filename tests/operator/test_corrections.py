@@ -6,11 +6,10 @@ from typing import Any
 
 from octavo_operator.model import names
 from octavo_operator.model.observed import Key
-
-from .sweep.apiserver import Document, ObjectKey
-from .sweep.checks import conditions
-from .sweep.run import Run, arrived, settle, simulate
-from .sweep.steps import NAMES, Actor
+from octavo_testing.operator.sweep.apiserver import Document, ObjectKey
+from octavo_testing.operator.sweep.checks import conditions
+from octavo_testing.operator.sweep.run import Run, arrived, settle, simulate
+from octavo_testing.operator.sweep.steps import NAMES, Actor
 
 KEY = Key(*NAMES[0])
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from octavo_operator.model.observed import Key
-
-from .sweep.checks import KeepsServing
-from .sweep.run import Run, arrived, run_script, settle, shrink, simulate
-from .sweep.script import Verb, generate
-from .sweep.steps import NAMES, Actor, first_spec
+from octavo_testing.operator.sweep.checks import KeepsServing
+from octavo_testing.operator.sweep.run import Run, arrived, run_script, settle, shrink, simulate
+from octavo_testing.operator.sweep.script import Verb, generate
+from octavo_testing.operator.sweep.steps import NAMES, Actor, first_spec
 
 SCRIPTS = int(os.environ.get("OCTAVO_SWEEP_SCRIPTS", "500"))
 SEED = os.environ.get("OCTAVO_SWEEP_SEED", "1")

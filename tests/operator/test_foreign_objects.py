@@ -11,9 +11,8 @@ from octavo_operator.model.resource import read
 from octavo_operator.objects.ownership import needed
 from octavo_operator.observe import observe
 from octavo_operator.plan import plan
-
-from .deployments import DEFAULTS, KEY, steady, stored
-from .fakes.contract_kube import deployment
+from octavo_testing.operator.deployments import DEFAULTS, KEY, steady, stored
+from octavo_testing.operator.fakes.contract_kube import deployment
 
 
 def somebodys(kind):

@@ -17,10 +17,9 @@ from octavo_operator.model import kinds, names
 from octavo_operator.model.observed import Key
 from octavo_operator.options import Options
 from octavo_operator.serve.client import ServeClient
-
-from .fakes.api_http import FakeApiServer, Trouble
-from .fakes.contract_kube import deployment
-from .fakes.serve_http import RAY_VERSION, Answer, FakeServe
+from octavo_testing.operator.fakes.api_http import FakeApiServer, Trouble
+from octavo_testing.operator.fakes.contract_kube import deployment
+from octavo_testing.operator.fakes.serve_http import RAY_VERSION, Answer, FakeServe
 
 TIMES = WatchTimes(
     server_timeout=3,

@@ -14,9 +14,8 @@ from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.import_check import PREFIX, Importable
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.rest import Dashboard
-
-from .fakes.contract_jobs import JobsContract
-from .fakes.serve_http import RAY_VERSION, Answer, FakeServe
+from octavo_testing.operator.fakes.contract_jobs import JobsContract
+from octavo_testing.operator.fakes.serve_http import RAY_VERSION, Answer, FakeServe
 
 NAME = "prod.books"
 JOBS = "/api/jobs/"

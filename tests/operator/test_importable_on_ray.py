@@ -4,15 +4,14 @@ import json
 import shlex
 
 import pytest
-from octavo_e2e import ray_host
 
 from octavo_api import __version__
 from octavo_operator.serve.import_check import PREFIX, Importable
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.rest import Dashboard
-
-from .fakes.contract_jobs import JobsContract
-from .fakes.serve_http import RAY_VERSION
+from octavo_testing import ray_host
+from octavo_testing.operator.fakes.contract_jobs import JobsContract
+from octavo_testing.operator.fakes.serve_http import RAY_VERSION
 
 pytestmark = pytest.mark.ray
 

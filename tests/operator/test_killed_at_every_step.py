@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from .sweep.ray import canonical
-from .sweep.run import Run, arrived, settle, simulate
-from .sweep.steps import NAMES, Actor, first_spec
-from .sweep.world import set_path
+from octavo_testing.operator.sweep.ray import canonical
+from octavo_testing.operator.sweep.run import Run, arrived, settle, simulate
+from octavo_testing.operator.sweep.steps import NAMES, Actor, first_spec
+from octavo_testing.operator.sweep.world import set_path
 
 NAMESPACE, NAME = NAMES[0]
 

@@ -22,9 +22,8 @@ from octavo_operator.kube.errors import (
 )
 from octavo_operator.model import kinds
 from octavo_operator.model.observed import Key
-
-from .fakes.api_http import Trouble
-from .fakes.contract_kube import KubeContract, Target, deployment
+from octavo_testing.operator.fakes.api_http import Trouble
+from octavo_testing.operator.fakes.contract_kube import KubeContract, Target, deployment
 
 
 class TestFakeApiServer(KubeContract):

@@ -11,7 +11,7 @@ import time
 import aiohttp
 import pytest
 
-from .fakes.contract_kube import deployment
+from octavo_testing.operator.fakes.contract_kube import deployment
 
 
 async def status_of(port: int, path: str, host: str = "127.0.0.1") -> int:

@@ -21,11 +21,10 @@ from octavo_operator.model.actions import (
 )
 from octavo_operator.model.observed import Key, Reach
 from octavo_operator.observe import observe
-
-from .deployments import DEFAULTS, KEY, external, secret, steady, stored
-from .fakes.api_http import Trouble
-from .fakes.contract_kube import deployment, service
-from .fakes.serve_http import Answer, FakeServe
+from octavo_testing.operator.deployments import DEFAULTS, KEY, external, secret, steady, stored
+from octavo_testing.operator.fakes.api_http import Trouble
+from octavo_testing.operator.fakes.contract_kube import deployment, service
+from octavo_testing.operator.fakes.serve_http import Answer, FakeServe
 
 TOKEN = "ray-token-of-the-tests"
 

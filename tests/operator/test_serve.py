@@ -30,9 +30,8 @@ from octavo_operator.serve.errors import (
 )
 from octavo_operator.serve.merge import with_application, without_application
 from octavo_operator.serve.rest import MOST_BYTES
-
-from .fakes.contract_serve import OWNER, ServeContract, Target
-from .fakes.serve_http import Answer, FakeServe
+from octavo_testing.operator.fakes.contract_serve import OWNER, ServeContract, Target
+from octavo_testing.operator.fakes.serve_http import Answer, FakeServe
 
 NAME = "prod.books"
 

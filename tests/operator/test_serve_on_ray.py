@@ -3,32 +3,29 @@
 import asyncio
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from octavo_e2e import ray_host
 
 from octavo_operator.decide.application import config_hash
 from octavo_operator.model.desired import Mode, Place, begun_again
 from octavo_operator.model.observed import Reach
 from octavo_operator.serve.details import read_application
+from octavo_testing import ray_host
+from octavo_testing.operator.fakes.contract_serve import DEPLOYMENT, ServeContract, Target
 
-from .fakes.contract_serve import DEPLOYMENT, ServeContract, Target
-
-HERE = Path(__file__).parent
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
 def host():
-    with ray_host.running(cpus=2, environment={"PYTHONPATH": str(HERE / "fakes" / "apps")}) as host:
+    with ray_host.running(cpus=2) as host:
         yield host
 
 
 class TestRayServe(ServeContract):
     @pytest.fixture
     def target(self, host, serve_client):
-        return Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
+        return Target(serve_client, host.dashboard_url, host.token, "octavo_testing.apps.words:build", seconds=60)
 
 
 async def test_ray_asks_for_its_token(host, serve_client):
@@ -55,7 +52,7 @@ async def test_ray_says_in_a_way_that_we_read_what_cannot_be_imported(host, serv
 @pytest.mark.parametrize("edited", [False, True], ids=["the first time", "after an edit"])
 async def test_what_serve_has_given_up_is_begun_again_and_what_runs_is_kept(host, serve_client, tmp_path, edited):
     """Neither the very same configuration does it, nor, after an edit, other counts."""
-    target = Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
+    target = Target(serve_client, host.dashboard_url, host.token, "octavo_testing.apps.words:build", seconds=60)
     contract, needed = ServeContract(), tmp_path / "needed"
     options = {"num_cpus": 0, "runtime_env": {"env_vars": {"WORD_NEEDS": str(needed)}}}
     scaling = {"min_replicas": 1, "max_replicas": 1}
@@ -100,7 +97,7 @@ async def test_what_serve_has_given_up_is_begun_again_and_what_runs_is_kept(host
 
 
 async def test_details_of_ray_are_read_with_their_log_files(host, serve_client):
-    target = Target(serve_client, host.dashboard_url, host.token, "octavo_test_words:build", seconds=60)
+    target = Target(serve_client, host.dashboard_url, host.token, "octavo_testing.apps.words:build", seconds=60)
     contract = ServeContract()
     await contract.put(target, contract.application(target, "logged"))
     await contract.running(target, "logged")

@@ -3,8 +3,8 @@
 import os
 import random
 
-from .sweep.run import run_script
-from .sweep.script import Verb, generate
+from octavo_testing.operator.sweep.run import run_script
+from octavo_testing.operator.sweep.script import Verb, generate
 
 SCRIPTS = int(os.environ.get("OCTAVO_SWEEP_SCRIPTS", "500")) // 10
 VERBS = (

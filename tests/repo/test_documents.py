@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = "api|text|kernels|replicas|router|operator|cli|helm|manifests|docker|docs|e2e|tests|tools|benchmarks"
+FOLDERS = "api|text|kernels|replicas|router|operator|cli|testing|helm|manifests|docker|docs|e2e|tests|tools|benchmarks"
 FIELDS = r"`spec\.([a-zA-Z.]+)`"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-HERE = Path(__file__).parent
+APPLICATION = "octavo_testing.apps.serving:build"
 APP = "books"
 TIMEOUT_S = 50.0
 
@@ -99,7 +99,7 @@ class Replica:
 
 
 class Cluster:
-    """Deploys the application of ``octavo_test_apps`` and looks at it from outside."""
+    """Deploys the application of ``octavo_testing.apps.serving`` and looks at it from outside."""
 
     def __init__(self, controller: Any, folder: Any, ports: list[int], hang: Path, log: Path) -> None:
         self.folder = folder
@@ -136,12 +136,14 @@ class Cluster:
             route_prefix=f"/{APP}",
         )
         made = application(ServingDeployment.read(document), replace(placement, **(placed or {})))
-        return made | {"import_path": "octavo_test_apps:build"}
+        return made | {"import_path": APPLICATION}
 
     def endpoint(self, grpc_port: int) -> dict[str, Any]:
         return {"http": {"port": self.http_port}, "grpc": {"port": grpc_port}}
 
-    def deploy(self, engines: int | None = None, import_path: str = "octavo_test_apps:build", **spec: Any) -> None:
+    def deploy(
+        self, engines: int | None = None, import_path: str = "octavo_testing.apps.serving:build", **spec: Any
+    ) -> None:
         """Deploys and waits until the counts are what was asked for and the gateway knows its engines."""
         self.apply(self.application(**spec) | {"import_path": import_path})
         engines = spec.get("replicas", 1) if engines is None else engines
@@ -269,7 +271,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, draw_ports: Callable[[int]
     folder = RunFolder.create()
     hang, log = (tmp_path_factory.mktemp("ray") / name for name in ("hang", "log"))
     environment = {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "apps"), os.environ.get("PYTHONPATH")))),
         "OCTAVO_TEST_HANG": str(hang),
         "OCTAVO_LOG_STREAM": str(log),
     }

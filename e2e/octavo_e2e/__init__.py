@@ -1,1 +1,0 @@
-"""A real Kubernetes API server on this machine, with everything around it, for tests."""

@@ -1,0 +1,1 @@
+"""Serve applications that tests deploy on a real Ray."""

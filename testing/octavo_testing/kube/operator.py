@@ -1,0 +1,159 @@
+"""The operator as a process of this machine, with nothing but the rights that the chart gives its ServiceAccount."""
+
+import re
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import yaml
+
+from octavo_testing.kube.audit import Call, Right, calls
+from octavo_testing.kube.cluster import Cluster
+from octavo_testing.kube.helm import Helm
+from octavo_testing.processes import Process, beside_python, free_ports
+
+RELEASE = "octavo"
+IMAGE = "ghcr.io/octavo-dev/octavo-server:0.1.0"
+NAMESPACE = "octavo"
+CRD = "servingdeployments.serving.octavo.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A release of the chart whose own pod is paused, because nothing runs on the fake node."""
+
+    cluster: Cluster
+    helm: Helm
+    namespace: str
+    all_namespaces: bool
+
+    @classmethod
+    def make(
+        cls, cluster: Cluster, *values: str, namespace: str = NAMESPACE, all_namespaces: bool = True
+    ) -> "Installation":
+        helm = Helm(cluster.admin, cluster.folder, namespace)
+        made = cls(cluster, helm, namespace, all_namespaces)
+        helm.install(RELEASE, *made.flags, *values)
+        cluster.kubectl.run("wait", "--for=condition=Established", "--timeout=60s", f"crd/{CRD}")
+        return made
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return ("--set", "replicas=0", "--set", f"clusterWide={str(self.all_namespaces).lower()}")
+
+    @property
+    def account(self) -> str:
+        return f"{self.namespace}:{RELEASE}"
+
+    def granted(self) -> set[Right]:
+        """What the rendered roles allow the operator's account."""
+        rendered = self.helm.template(*self.flags)
+        kind = "ClusterRole" if self.all_namespaces else "Role"
+        return {
+            Right(verb, group, resource)
+            for document in yaml.safe_load_all(rendered)
+            if document and document["kind"] == kind
+            for rule in document["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    def recorded(self) -> list[Call]:
+        """What the account asked of the API server since the cluster began."""
+        return list(calls(self.cluster.audit_log, self.account))
+
+    def operator(self, *flags: str, name: str = "operator", dashboard: str | None = None) -> "Operator":
+        """``dashboard`` replaces the address of managed clusters' dashboards: no pod serves them here."""
+        return Operator(self, name, flags, dashboard)
+
+
+class Operator:
+    """Started and stopped as often as a test likes; its log is one file."""
+
+    def __init__(self, installation: Installation, name: str, flags: Sequence[str], dashboard: str | None) -> None:
+        self._installation = installation
+        self._name = name
+        self._flags = tuple(flags)
+        self._dashboard = dashboard
+        self._health_port, self._metrics_port = free_ports(2)
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, "not started"
+        return self._process
+
+    def start(self, *flags: str) -> float:
+        """Seconds until it was healthy. ``flags`` come after those that it was made with."""
+        began = time.monotonic()
+        installed = self._installation
+        kubeconfig = installed.cluster.account(installed.namespace, RELEASE)
+        if self._dashboard is None:
+            command: list[str | Path] = [beside_python("octavo"), "operator"]
+        else:
+            command = [sys.executable, "-m", "octavo_testing.kube.run_operator"]
+        command += [
+            "--all-namespaces" if installed.all_namespaces else f"--namespace={installed.namespace}",
+            f"--image={IMAGE}",
+            f"--health-port={self._health_port}",
+            f"--metrics-port={self._metrics_port}",
+            f"--operator-namespace={installed.namespace}",
+            "--operator-labels=app.kubernetes.io/name=octavo",
+            *self._flags,
+            *flags,
+        ]
+        environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "OCTAVO_E2E_DASHBOARD": self._dashboard or "",
+        }
+        self._process = Process.start(self._name, command, installed.cluster.folder, environment=environment)
+        self._process.wait("healthy", self.healthy, 60)
+        return time.monotonic() - began
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Seconds until it was gone."""
+        return self.process.stop(number, timeout_s=30)
+
+    def restart(self, *flags: str) -> None:
+        self.stop()
+        self.start(*flags)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def healthy(self) -> bool:
+        try:
+            _read(f"{_url(self._health_port)}/readyz")
+        except (urllib.error.URLError, OSError):
+            return False
+        return True
+
+    def metric(self, name: str, labels: Sequence[str] = ()) -> float:
+        """Sum of a metric's samples that carry all ``labels``, each ``name="value"``."""
+        page = _read(f"{_url(self._metrics_port)}/metrics")
+        pattern = re.compile(rf"^{re.escape(name)}(\{{[^}}]*\}})? (\S+)", re.MULTILINE)
+        return sum(float(value) for held, value in pattern.findall(page) if all(label in held for label in labels))
+
+    def log(self) -> str:
+        return Path(self.process.log).read_text()
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+def _read(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=5) as answer:
+        return str(answer.read().decode())

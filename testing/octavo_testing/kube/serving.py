@@ -1,0 +1,105 @@
+"""One ServingDeployment as its user sees it: through kubectl, and by the tokens that come out."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_testing.kube.kubectl import Kubectl, Refused
+from octavo_testing.waiting import eventually
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+KIND = "servingdeployments.serving.octavo.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    kubectl: Kubectl
+    name: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found = self.kubectl.get(KIND, self.name)
+        assert found is not None, f"{self.name} is gone"
+        return found
+
+    @property
+    def exists(self) -> bool:
+        return self.kubectl.get(KIND, self.name) is not None
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.document.get("status") or {})
+
+    def condition(self, type_: str) -> dict[str, Any]:
+        conditions = self.status.get("conditions", [])
+        return next((dict(c) for c in conditions if c["type"] == type_), {})
+
+    def says(self, type_: str, status: str, reason: str = "") -> bool:
+        """Whether a condition, about the current generation, has this status and reason."""
+        document = self.document
+        for c in (document.get("status") or {}).get("conditions", []):
+            if c["type"] == type_:
+                current = c.get("observedGeneration") == document["metadata"]["generation"]
+                return current and c["status"] == status and reason in ("", c["reason"])
+        return False
+
+    def wait(self, type_: str, status: str, reason: str = "", timeout_s: float = 90) -> float:
+        """Seconds until the condition says so."""
+        began = time.monotonic()
+        try:
+            eventually(
+                f"{self.name}: {type_}={status} {reason}", lambda: self.says(type_, status, reason), timeout_s, 0.2
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.status, indent=1)}") from None
+        return time.monotonic() - began
+
+    def wait_ready(self, timeout_s: float = 120) -> float:
+        """As a user waits: kubectl compares the condition's generation with the object's."""
+        began = time.monotonic()
+        try:
+            self.kubectl.run(
+                "wait",
+                "--for=condition=Ready",
+                f"{KIND}/{self.name}",
+                f"--timeout={timeout_s:.0f}s",
+                timeout_s=timeout_s + 10,
+            )
+        except Refused as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.status, indent=1)}") from None
+        return time.monotonic() - began
+
+    def edit(self, change: Mapping[str, Any]) -> int:
+        """Merges into spec; the new generation."""
+        self.kubectl.patch(KIND, self.name, {"spec": change})
+        return int(self.document["metadata"]["generation"])
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """Type, reason and message of what was said about it, oldest first."""
+        found = self.kubectl.list("events")
+        about = [e for e in found if (e.get("involvedObject") or e.get("regarding") or {}).get("name") == self.name]
+        about.sort(key=lambda e: e["metadata"]["creationTimestamp"])
+        return [(e["type"], e["reason"], e.get("message") or e.get("note") or "") for e in about]
+
+    def said(self, reason: str) -> bool:
+        return any(event[1] == reason for event in self.events())
+
+
+def complete(
+    base: str, model: str, max_tokens: int = 8, prompt: str = "Once upon a time", timeout_s: float = 60
+) -> str:
+    """Text of one completion at an OpenAI base address, with ``/v1`` in it."""
+    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0}
+    request = urllib.request.Request(
+        f"{base}/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with _OPENER.open(request, timeout=timeout_s) as answer:
+        return str(json.load(answer)["choices"][0]["text"])
+
+
+def get(url: str, timeout_s: float = 10) -> str:
+    with _OPENER.open(url, timeout=timeout_s) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,1 @@
+"""Fakes and simulated worlds for the operator."""
