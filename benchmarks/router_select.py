@@ -10,8 +10,9 @@ import random
 import statistics
 import time
 
+from octavo_api.blocks import HashSpace
 from octavo_api.settings import RoutingPolicy
-from octavo_router.routing.chain import Chain, HashSpace
+from octavo_router.routing.chain import Chain
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.index import DictIndex
 from octavo_router.routing.load import FleetRates, LoadView, ReplicaLoad

@@ -1,4 +1,4 @@
-"""Chain hashes of KV cache blocks: one function for engine and router.
+"""Chain hashes of KV cache blocks, for engine and router alike, and the digest by which they compare their sets.
 
 ``root = H(schema ‖ model ‖ kv_dtype ‖ block_size ‖ adapter ‖ salt)`` with every field tagged and length-prefixed,
 ``h_i = H(h_{i-1} ‖ tokens_i as little-endian u32)``, ``H`` = BLAKE2b with a digest of 128 bits. A block's hash names
@@ -10,7 +10,8 @@ Golden vectors are in the tests. A change of any byte is a change of ``SCHEMA``.
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NewType
 
@@ -19,6 +20,54 @@ BlockHash = NewType("BlockHash", bytes)
 
 SCHEMA = "octavo/1"
 HASH_BYTES = 16
+
+WORD = 2**64
+"""Modulus of the sum of a ``Digest``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashSpace:
+    """Parameters that must be equal for the hashes of two replicas to mean the same blocks.
+
+    A router keeps every ``stride``-th hash of a chain. ``stride`` changes no hash.
+    """
+
+    model_key: str
+    kv_dtype: str
+    block_size: int
+    stride: int = 1
+
+    @property
+    def tokens_per_key(self) -> int:
+        """Number of tokens between two hashes that a router keeps."""
+        return self.block_size * self.stride
+
+    def root(self, cache_salt: str = "") -> BlockHash:
+        """Return the hash before the first block of every chain with this salt."""
+        return root_hash(
+            model_key=self.model_key, kv_dtype=self.kv_dtype, block_size=self.block_size, cache_salt=cache_salt
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Digest of a set of hashes in two numbers: ``xor``, and ``sum`` modulo 2^64, of the low 64 bits of each.
+
+    Both are 0 for the empty set, and both follow an added or removed hash in O(1).
+    """
+
+    xor: int = 0
+    sum: int = 0
+
+    @classmethod
+    def of(cls, hashes: Iterable[BlockHash]) -> "Digest":
+        """Return the digest of all ``hashes``, computed from the beginning."""
+        xor = total = 0
+        for block_hash in hashes:
+            key = low64(block_hash)
+            xor ^= key
+            total += key
+        return cls(xor, total % WORD)
 
 
 def _digest(data: bytes) -> BlockHash:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_api.errors import EngineFailure, InvalidRequest
+from octavo_api.finish_reason import FinishReason
 from octavo_api.model_source import locate, normalize_uri
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.plan import Logprobs
-from octavo_engine.core.request import FinishReason, NewRequest, RequestOutput
+from octavo_engine.core.request import NewRequest, RequestOutput
 from octavo_engine.startup.loading import load_engine
 from octavo_text import ModelText
 

@@ -1,6 +1,6 @@
 """Admission of requests: the checks, and the state that a request begins with."""
 
-from octavo_api.blocks import BlockHash, chain_hashes, next_hash, root_hash
+from octavo_api.blocks import BlockHash, chain_hashes, next_hash
 from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.queue import OrderPolicy
@@ -20,12 +20,7 @@ def build_request(
     max_tokens = resolve_max_tokens(new, config)
     seed = drawn_seed if new.sampling.seed is None else new.sampling.seed
     sampling = new.sampling.with_(max_tokens=max_tokens, seed=seed)
-    root = root_hash(
-        model_key=config.model_key,
-        kv_dtype=config.kv_dtype,
-        block_size=config.block_size,
-        cache_salt=new.cache_salt,
-    )
+    root = config.hash_space.root(new.cache_salt)
     prompt_len = len(new.token_ids)
     request = Request(
         id=new.request_id,

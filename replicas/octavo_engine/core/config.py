@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from octavo_api.blocks import HashSpace
 from octavo_api.errors import ConfigurationError
 from octavo_api.settings import Change, EngineSettings, SchedulingPolicy, change_of
 
@@ -70,3 +71,8 @@ class CoreConfig:
     def capacity_tokens(self) -> int:
         """Number of tokens that the whole KV cache holds."""
         return self.num_blocks * self.block_size
+
+    @property
+    def hash_space(self) -> HashSpace:
+        """Parameters of this replica's block hashes. Block events contain every hash, so the stride is 1."""
+        return HashSpace(self.model_key, self.kv_dtype, self.block_size)

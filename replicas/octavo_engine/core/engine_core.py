@@ -6,20 +6,21 @@ It has no thread and no clock: the caller passes the time.
 from collections import abc
 from random import Random
 
-from octavo_api.blocks import BlockHash
+from octavo_api.blocks import BlockHash, Digest
 from octavo_api.errors import EngineFailure, InvalidRequest, QueueFull, RequestError
+from octavo_api.finish_reason import FinishReason
 from octavo_api.settings import EngineSettings
 from octavo_engine.core import integrity
 from octavo_engine.core.admission import build_request
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.core.events import CacheEvent, Digest, EventLog
+from octavo_engine.core.events import CacheEvent, EventLog
 from octavo_engine.core.kv_cache import KVCacheManager
 from octavo_engine.core.lifecycle import Lifecycle
 from octavo_engine.core.load import CoreLoad, Totals
 from octavo_engine.core.plan import StepOutput, StepPlan
 from octavo_engine.core.preemption import LastAdmitted, Recompute
 from octavo_engine.core.queue import ORDER_POLICIES
-from octavo_engine.core.request import FinishReason, NewRequest, RequestOutput
+from octavo_engine.core.request import NewRequest, RequestOutput
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.steps import Step, StepsInFlight
 from octavo_engine.core.stopping import Finish

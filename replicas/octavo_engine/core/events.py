@@ -1,11 +1,8 @@
 """Events for routers that follow the prefix cache: ordered changes, and a digest of all held blocks."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo_api.blocks import BlockHash, low64
-
-_MASK = 2**64 - 1
+from octavo_api.blocks import WORD, BlockHash, Digest, low64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +26,6 @@ class Cleared:
 
 
 CacheEvent = Stored | Removed | Cleared
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """``xor``, and ``sum`` modulo 2^64, of the low 64 bits of every held hash; both 0 when nothing is held."""
-
-    xor: int = 0
-    sum: int = 0
-
-    @classmethod
-    def of(cls, hashes: Iterable[BlockHash]) -> "Digest":
-        xor = total = 0
-        for block_hash in hashes:
-            key = low64(block_hash)
-            xor ^= key
-            total += key
-        return cls(xor, total & _MASK)
 
 
 class _Run:
@@ -102,4 +82,4 @@ class EventLog:
     def _count(self, block_hash: BlockHash, sign: int) -> None:
         key = low64(block_hash)
         self._xor ^= key
-        self._sum = (self._sum + sign * key) & _MASK
+        self._sum = (self._sum + sign * key) % WORD

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from octavo_engine.core.events import Digest
+from octavo_api.blocks import Digest
 from octavo_engine.core.kv_cache import KVCacheManager
 from octavo_engine.core.request import Request, Sequence
 from octavo_engine.core.scheduler import Scheduler

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from octavo_api.blocks import BlockHash
 from octavo_api.errors import RequestError
+from octavo_api.finish_reason import FinishReason
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.block_pool import Block
 from octavo_engine.core.plan import Logprobs
-from octavo_engine.core.stopping import FinishReason, StopRule
+from octavo_engine.core.stopping import StopRule
 
-__all__ = ["FinishReason", "NewRequest", "Request", "RequestOutput", "Sequence", "Timing"]
+__all__ = ["NewRequest", "Request", "RequestOutput", "Sequence", "Timing"]
 
 OrderKey = tuple[int, int, int]
 """Priority, arrival, choice. The key is unique, smaller goes first, and it never changes in the life of a sequence."""

@@ -1,17 +1,10 @@
 """Rules that end a choice by its last token."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
+from octavo_api.finish_reason import FinishReason
 from octavo_api.sampling import SamplingParams
-
-
-class FinishReason(StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
-    ERROR = "error"
 
 
 class Finish(NamedTuple):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Hashable, Iterable
 
-from octavo_api.blocks import HASH_BYTES, BlockHash, chain_hashes, root_hash, unpack
+from octavo_api.blocks import HASH_BYTES, BlockHash, chain_hashes, unpack
 from octavo_api.errors import InvalidRequest
 from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import replica_pb2
@@ -66,14 +66,8 @@ class Intake:
         return unpack(submit.hashes)
 
     def _verify(self, submit: replica_pb2.Submit) -> None:
-        config = self._config
-        root = root_hash(
-            model_key=config.model_key,
-            kv_dtype=config.kv_dtype,
-            block_size=config.block_size,
-            cache_salt=submit.cache_salt,
-        )
-        if submit.hashes != b"".join(chain_hashes(root, submit.token_ids, config.block_size)):
+        root = self._config.hash_space.root(submit.cache_salt)
+        if submit.hashes != b"".join(chain_hashes(root, submit.token_ids, self._config.block_size)):
             raise InvalidRequest(
                 "hashes: not the chain of token_ids for this model, KV dtype, block size and cache_salt; gateway and "
                 "replica disagree about one of them",

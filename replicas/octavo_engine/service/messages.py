@@ -6,23 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo_api.blocks import HASH_BYTES, BlockHash, low64
+from octavo_api.blocks import HASH_BYTES, BlockHash, Digest, low64
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_engine.core.events import CacheEvent, Cleared, Digest, Removed, Stored
+from octavo_engine.core.events import CacheEvent, Cleared, Removed, Stored
 from octavo_engine.core.load import CoreLoad
 from octavo_engine.core.plan import Logprobs
-from octavo_engine.core.request import FinishReason, RequestOutput
+from octavo_engine.core.request import RequestOutput
 from octavo_engine.rates import Measurements
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-
-FINISH_REASONS = {
-    FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: sampling_pb2.FINISH_REASON_ABORT,
-    FinishReason.ERROR: sampling_pb2.FINISH_REASON_ERROR,
-}
 
 _CORE_LOAD = tuple(f.name for f in fields(CoreLoad) if f.name in replica_pb2.Load.DESCRIPTOR.fields_by_name)
 _MEASUREMENTS = tuple(f.name for f in fields(Measurements))
@@ -43,7 +36,7 @@ def add_to_output(message: replica_pb2.Output, output: RequestOutput) -> None:
 
 def _finish(message: replica_pb2.Output, output: RequestOutput) -> None:
     assert output.finish_reason is not None
-    message.finish_reason = FINISH_REASONS[output.finish_reason]
+    message.finish_reason = output.finish_reason.to_proto()
     if output.stop_token_id is not None:
         message.stop_token_id = output.stop_token_id
     if output.error is not None:

@@ -9,8 +9,9 @@ from typing import Any
 import grpc
 
 from octavo_api.errors import Draining, InvalidRequest, RequestError
+from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2
-from octavo_engine.core.request import FinishReason, RequestOutput
+from octavo_engine.core.request import RequestOutput
 from octavo_engine.engine import Engine
 from octavo_engine.service.intake import Intake
 from octavo_engine.service.outbox import CacheState, Outbox

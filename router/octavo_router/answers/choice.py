@@ -2,24 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_text import Detokenizer, StopStrings
-
-
-class FinishReason(StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
-    ERROR = "error"
-
-
-_FINISH = {
-    sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
-    sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    sampling_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
-}
 
 
 @dataclass(slots=True)
@@ -75,7 +61,7 @@ class ChoiceReader:
                 return Delta(self.index, text, ids, [])
             self._token_ids += ids
             return self._released(text) if text else None
-        finish = _FINISH.get(output.finish_reason) if output.finish_reason else None
+        finish = FinishReason.from_proto(output.finish_reason)
         # The token that ended the choice (end of text, or one of stop_token_ids) is no part of the text.
         shown = ids[:-1] if finish is FinishReason.STOP and not self._show_stop else ids
         if self._stops is None:

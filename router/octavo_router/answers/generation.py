@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from octavo_api.errors import EngineFailure, RequestError
+from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_router.answers import request_log
 from octavo_router.answers.call import Call
-from octavo_router.answers.choice import ChoiceReader, Delta, FinishReason
+from octavo_router.answers.choice import ChoiceReader, Delta
 from octavo_router.fleet.stream import RequestStream
 from octavo_router.routing.route import Route
 from octavo_text import ModelText, StopStrings

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from octavo_api.blocks import HashSpace
 from octavo_api.errors import (
     CacheCapacityExceeded,
     ContextLengthExceeded,
@@ -21,7 +22,7 @@ from octavo_router.fleet.replica import Replica
 from octavo_router.fleet.routed_request import RoutedRequest
 from octavo_router.fleet.stream import EngineRequest
 from octavo_router.fleet.waiting import WaitingRoom
-from octavo_router.routing.chain import Chain, HashSpace, hash_prompt
+from octavo_router.routing.chain import Chain, hash_prompt
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.index import DictIndex

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Protocol
 
-from octavo_api.blocks import low64
+from octavo_api.blocks import HashSpace, low64
 from octavo_api.v1 import replica_pb2
 from octavo_router.fleet.link import ReplicaLink
 from octavo_router.fleet.observe import Observer
 from octavo_router.fleet.registry import ReplicaAddress, ReplicaState, ReplicaStatus
-from octavo_router.routing.chain import HashSpace
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.feed import Feed, FeedState, ResyncReason
 from octavo_router.routing.index import PrefixIndex

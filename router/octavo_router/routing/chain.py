@@ -4,21 +4,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo_api.blocks import chain_hashes, low64, next_hash, pack, root_hash
-
-
-@dataclass(frozen=True, slots=True)
-class HashSpace:
-    """Parameters that must be equal for the hashes of two replicas to mean the same blocks."""
-
-    model_key: str
-    kv_dtype: str
-    block_size: int
-    stride: int
-
-    @property
-    def tokens_per_key(self) -> int:
-        return self.block_size * self.stride
+from octavo_api.blocks import HashSpace, chain_hashes, low64, next_hash, pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +23,7 @@ class Chain:
 
 def hash_prompt(token_ids: Sequence[int], space: HashSpace, cache_salt: str) -> Chain:
     """Hash the full blocks of a prompt. This takes about 0.7 µs for each block."""
-    root = root_hash(
-        model_key=space.model_key, kv_dtype=space.kv_dtype, block_size=space.block_size, cache_salt=cache_salt
-    )
+    root = space.root(cache_salt)
     hashes = chain_hashes(root, token_ids, space.block_size)
     rest = token_ids[len(hashes) * space.block_size :]
     packed = pack(hashes)

@@ -15,8 +15,8 @@ are those of Dynamo's router with units, and LMetric's product (uncached tokens 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from octavo_api.blocks import HashSpace
 from octavo_api.settings import RoutingPolicy
-from octavo_router.routing.chain import HashSpace
 from octavo_router.routing.load import LoadView
 
 WINDOW_S = 0.005

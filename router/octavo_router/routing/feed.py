@@ -18,8 +18,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from enum import StrEnum
 
+from octavo_api.blocks import Digest
 from octavo_api.v1 import replica_pb2
-from octavo_router.routing.index import Digest, PrefixIndex
+from octavo_router.routing.index import PrefixIndex
 
 UNTRUSTED_S = 1.0
 """Maximum seconds without a Step before keys and load count as unknown."""

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from octavo_api.blocks import HashSpace
 from octavo_api.settings import RoutingPolicy
-from octavo_router.routing.chain import Chain, HashSpace
+from octavo_router.routing.chain import Chain
 from octavo_router.routing.cost import POLICIES, Candidate, Work
 from octavo_router.routing.index import PrefixIndex
 from octavo_router.routing.overlay import Overlay

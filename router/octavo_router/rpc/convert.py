@@ -5,18 +5,12 @@ from typing import Any
 
 from octavo_api.errors import InvalidRequest
 from octavo_api.sampling import SamplingParams
-from octavo_api.v1 import inference_pb2, sampling_pb2
+from octavo_api.v1 import inference_pb2
 from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from octavo_router.answers.choice import Delta, FinishReason
+from octavo_router.answers.choice import Delta
 from octavo_router.answers.generation import Generation
 
 ROLES = ("system", "developer", "user", "assistant")
-
-_FINISH = {
-    FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: sampling_pb2.FINISH_REASON_ABORT,
-}
 
 
 def call_of(
@@ -67,7 +61,7 @@ def choice_message(delta: Delta) -> inference_pb2.Choice:
         index=delta.choice, text=delta.text, token_ids=delta.token_ids, logprobs=delta.logprobs
     )
     if delta.finish_reason is not None:
-        message.finish_reason = _FINISH[delta.finish_reason]
+        message.finish_reason = delta.finish_reason.to_proto()
     if isinstance(delta.stop_reason, str):
         message.stop_string = delta.stop_reason
     elif delta.stop_reason is not None:

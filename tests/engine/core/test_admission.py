@@ -10,7 +10,7 @@ from octavo_api.errors import (
     InvalidRequest,
     QueueFull,
 )
-from octavo_engine.core.request import FinishReason
+from octavo_api.finish_reason import FinishReason
 
 
 def test_a_prompt_beyond_the_whole_cache_is_refused_with_both_numbers_and_the_next_runs(harness, create_core):

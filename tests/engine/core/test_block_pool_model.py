@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from octavo_api.blocks import Digest
 from octavo_engine.core.block_pool import Block, BlockPool, FreeList
-from octavo_engine.core.events import Digest, EventLog
+from octavo_engine.core.events import EventLog
 from octavo_engine.core.prefix_cache import PrefixCache
 
 NUM_BLOCKS = 10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo_engine.core.request import FinishReason
+from octavo_api.finish_reason import FinishReason
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from octavo_api.errors import DeadlineExceeded, EngineFailure
+from octavo_api.finish_reason import FinishReason
 from octavo_api.settings import SchedulingPolicy
-from octavo_engine.core.request import FinishReason
 
 NUM_REQUESTS = 64
 NUM_BLOCKS, BLOCK, ROWS = 14, 4, 6

@@ -2,9 +2,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo_api.errors import EngineFailure
+from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_engine.core.plan import Logprobs
-from octavo_engine.core.request import FinishReason, RequestOutput
+from octavo_engine.core.request import RequestOutput
 from octavo_engine.service.outbox import CacheState, Outbox
 
 

@@ -9,18 +9,9 @@ the mask of the replicas that hold block *i* can only lose bits as *i* grows. An
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-WORD = 2**64
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """All held keys in two numbers: xor, and sum modulo 2^64."""
-
-    xor: int = 0
-    sum: int = 0
+from octavo_api.blocks import Digest
 
 
 class Hit(NamedTuple):

@@ -11,7 +11,8 @@ from itertools import repeat
 from math import isqrt
 from operator import xor
 
-from octavo_router.routing.index.base import WORD, Digest, Hit
+from octavo_api.blocks import WORD, Digest
+from octavo_router.routing.index.base import Hit
 
 AUDIT_EVERY = 128
 """Number of lookups of which one walks the whole chain, to check that the bisection was right."""

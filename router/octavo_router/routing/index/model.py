@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import xor
 
-from octavo_router.routing.index.base import WORD, Digest, Hit
+from octavo_api.blocks import WORD, Digest
+from octavo_router.routing.index.base import Hit
 
 
 class ModelIndex:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo_router.routing.index import DictIndex, Digest, Hit
+from octavo_api.blocks import Digest
+from octavo_router.routing.index import DictIndex, Hit
 from octavo_router.routing.index.model import ModelIndex
 
 

@@ -1,5 +1,5 @@
-from octavo_api.blocks import chain_hashes, low64, root_hash, unpack
-from octavo_router.routing.chain import HashSpace, hash_prompt
+from octavo_api.blocks import HashSpace, chain_hashes, low64, root_hash, unpack
+from octavo_router.routing.chain import hash_prompt
 
 TOKENS = list(range(100))
 

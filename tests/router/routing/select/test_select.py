@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo_api.blocks import HashSpace
 from octavo_api.settings import RoutingPolicy
-from octavo_router.routing.chain import Chain, HashSpace
+from octavo_router.routing.chain import Chain
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.index import DictIndex
 from octavo_router.routing.overlay import Overlay
