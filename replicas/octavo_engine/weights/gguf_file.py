@@ -1,21 +1,20 @@
 """Reader of a GGUF file: its metadata, its table of tensors, and one dequantised tensor at a time.
 
-``gguf.GGUFReader`` makes a numpy array for every string of the vocabulary and does not check the lengths in the file.
-This reader checks each length against the file's size, to reject a broken file at once. The format:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+``octavo_text.gguf_metadata`` reads the metadata and describes the format. Each length is checked against the size of
+the file, to reject a broken file at once.
 """
 
 import math
-import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gguf
 import numpy as np
 from gguf.quants import dequantize
 
 from octavo_api.errors import ModelError
+from octavo_text.gguf_metadata import GgufCursor, map_file
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 _SLICE_ELEMENTS = 1 << 22
 """Maximum elements dequantised at once, so that temporaries stay small beside the weights."""
 
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-_STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
 
 
@@ -44,29 +41,17 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._data = np.memmap(path, dtype=np.uint8, mode="r")
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path}: cannot be read: {error}") from error
-        cursor = _Cursor(self._data, path)
-        if bytes(cursor.take(4, "the magic")) != b"GGUF":
-            raise ModelError(f"{path}: not a GGUF file (its first four bytes are not 'GGUF')")
-        version = cursor.scalar("<I", "the version")
-        if version not in (2, 3):
-            raise ModelError(f"{path}: GGUF version: got {version}, allowed: 2, 3 (little-endian)")
-        num_tensors = cursor.scalar("<Q", "the number of tensors")
-        num_keys = cursor.scalar("<Q", "the number of metadata keys")
-        self.metadata: dict[str, Any] = {}
-        for index in range(num_keys):
-            key = cursor.string(f"metadata key {index}")
-            self.metadata[key] = cursor.value(cursor.scalar("<I", key), key)
+        mapped = map_file(path)
+        cursor = GgufCursor(mapped, path)
+        self.metadata, num_tensors = cursor.metadata()
         if (parts := self.metadata.get("split.count", 1)) > 1:
             raise ModelError(f"{path}: split.count: got {parts}, allowed: 1 (join them: llama-gguf-split --merge)")
-        headers = [cursor.tensor_header(index) for index in range(num_tensors)]
+        headers = [_tensor_header(cursor, index) for index in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0:
             raise ModelError(f"{path}: general.alignment: got {alignment!r}, allowed: a positive integer")
         self.header_bytes = cursor.offset
+        self._data = np.frombuffer(mapped, np.uint8)
         start = -(-cursor.offset // alignment) * alignment
         self.tensors = {header[0]: self._tensor(*header, start=start) for header in headers}
 
@@ -106,61 +91,12 @@ class GgufFile:
         return GgufTensor(name, shape, kind, start + offset, nbytes)
 
 
-class _Cursor:
-    """Position in the file. It reads forward and never beyond the end of the file."""
-
-    def __init__(self, data: np.ndarray, path: Path) -> None:
-        self._data = memoryview(data)
-        self._path = path
-        self.offset = 0
-
-    def take(self, count: int, what: str) -> memoryview:
-        end = self.offset + count
-        if end > len(self._data):
-            raise self._truncated(what, end)
-        piece = self._data[self.offset : end]
-        self.offset = end
-        return piece
-
-    def scalar(self, layout: str, what: str) -> Any:
-        return struct.unpack(layout, self.take(struct.calcsize(layout), what))[0]
-
-    def string(self, what: str) -> str:
-        return str(self.take(self.scalar("<Q", what), what), "utf-8", "replace")
-
-    def value(self, kind: int, what: str) -> Any:
-        if kind == _STRING:
-            return self.string(what)
-        if kind == _ARRAY:
-            return self._array(what)
-        return self.scalar(self._layout(kind, what), what)
-
-    def tensor_header(self, index: int) -> tuple[str, tuple[int, ...], int, int]:
-        what = f"the header of tensor {index}"
-        name = self.string(what)
-        dimensions = self.scalar("<I", what)
-        if not 1 <= dimensions <= _MAX_DIMENSIONS:
-            raise ModelError(f"{self._path}: {name}: got {dimensions} dimensions, allowed: 1 to {_MAX_DIMENSIONS}")
-        shape = tuple(reversed(struct.unpack(f"<{dimensions}Q", self.take(8 * dimensions, what))))
-        return name, shape, self.scalar("<I", what), self.scalar("<Q", what)
-
-    def _array(self, what: str) -> list[Any]:
-        kind = self.scalar("<I", what)
-        count = self.scalar("<Q", what)
-        if kind in (_STRING, _ARRAY):
-            smallest = 8
-            if self.offset + smallest * count > len(self._data):
-                raise self._truncated(what, self.offset + smallest * count)
-            return [self.value(kind, what) for _ in range(count)]
-        layout = self._layout(kind, what)
-        return np.frombuffer(self.take(count * struct.calcsize(layout), what), dtype=layout).tolist()
-
-    def _layout(self, kind: int, what: str) -> str:
-        if kind not in _SCALARS:
-            raise ModelError(f"{self._path}: {what}: got metadata type {kind}, which is unknown")
-        return _SCALARS[kind]
-
-    def _truncated(self, what: str, end: int) -> ModelError:
-        return ModelError(
-            f"{self._path}: truncated or broken: {what} would end at byte {end}, the file has {len(self._data)}"
-        )
+def _tensor_header(cursor: GgufCursor, index: int) -> tuple[str, tuple[int, ...], int, int]:
+    """Read name, row-major shape, type and offset of one tensor."""
+    field = f"the header of tensor {index}"
+    name = cursor.string(field)
+    dimensions = cursor.u32(field)
+    if not 1 <= dimensions <= _MAX_DIMENSIONS:
+        raise cursor.error(name, f"got {dimensions} dimensions, allowed: 1 to {_MAX_DIMENSIONS}")
+    shape = [cursor.u64(field) for _ in range(dimensions)]
+    return name, tuple(reversed(shape)), cursor.u32(field), cursor.u64(field)
