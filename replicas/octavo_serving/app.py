@@ -1,4 +1,4 @@
-"""``octavo_serving.app:build``, the import path of every application that ``octavo_api.serve_config`` makes."""
+"""``octavo_serving.app:build``, the import path of every application that ``octavo_api.serve_config`` builds."""
 
 from ray import serve
 from ray.serve import Application

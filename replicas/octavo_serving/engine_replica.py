@@ -40,7 +40,7 @@ class EngineReplica:
     """
 
     heartbeat_limit_s: ClassVar[float] = 60.0
-    """Maximum seconds without a sign of the engine's thread.
+    """Maximum seconds without a heartbeat of the engine's thread.
 
     A step takes seconds at most, so a longer silence is a hang.
     """
@@ -104,7 +104,7 @@ class EngineReplica:
         age = self._server.heartbeat_age_s()
         if age > self.heartbeat_limit_s:
             raise EngineStalled(
-                f"engine {self._replica}: no step for {age:.0f} s, limit {self.heartbeat_limit_s:.0f} s"
+                f"engine {self._replica}: {age:.0f} s without a step, allowed: {self.heartbeat_limit_s:.0f} s"
             )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -118,6 +118,7 @@ class EngineReplica:
         """Wait for this replica's streams, because Serve knows none of them."""
         if not hasattr(self, "_server"):
             return
-        if not await self._server.drain(self._config.drain_seconds):
-            logger.warning("engine %s: streams cut after %d s", self._replica, self._config.drain_seconds)
+        drain_seconds = self._config.drain_seconds
+        if not await self._server.drain(drain_seconds):
+            logger.warning("engine %s aborts streams that did not end within %d s", self._replica, drain_seconds)
         await self._server.stop()

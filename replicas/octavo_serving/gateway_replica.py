@@ -17,7 +17,7 @@ from octavo_api.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserC
 from octavo_api.settings import RouterSettings
 from octavo_serving import announcements, logs, ray_adapter
 from octavo_serving.announcements import Announcement
-from octavo_serving.doors.addresses import Doors
+from octavo_serving.doors.addresses import AddressPublisher
 from octavo_serving.doors.front_door import FrontDoor
 from octavo_serving.doors.ingress import with_doors, without_lifespan
 from octavo_serving.membership import Membership
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("octavo_serving.gateway_replica")
 
-_MEET_TURNS, _MEET_TURN_S = 100, 0.03
-"""Turns, and seconds of each, to wait for an engine. The doors open after 3 s at the latest, even without an engine."""
+_ENGINE_POLLS, _ENGINE_POLL_S = 100, 0.03
+"""Polls for a first engine, and seconds of each. The ports open after 3 s at the latest, even without an engine."""
 
 
 class GatewayReplica:
     """Replica that tokenizes, routes and answers.
 
-    The router of the engine handle fills a registry. The gateway reads its engine replicas from that registry.
+    The router of the engine handle publishes Serve's announcements. The gateway reads its engine replicas from them.
     """
 
     async def __init__(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
@@ -64,22 +64,23 @@ class GatewayReplica:
             args.grpc_port,
             name=f"gateway {self._replica}",
         )
-        self._doors = Doors(ray_adapter.Store(f"doors/{self._application}"), self._replica, self._own_doors)
-        await self._meet_engines()
+        store = ray_adapter.Store(f"doors/{self._application}")
+        self._addresses = AddressPublisher(store, self._replica, self._own_addresses)
+        await self._wait_for_engine()
         await self._door.open()
-        self._doors.start()
+        self._addresses.start()
 
-    def _own_doors(self) -> list[str]:
+    def _own_addresses(self) -> list[str]:
         """Return this gateway's addresses. They are empty while another gateway of this node has the ports."""
         ports = (self._server.http_port, self._server.grpc_port)
         return [f"{scheme}://{self._host}:{port}" for scheme, port in zip(self._schemes, ports, strict=True) if port]
 
-    async def _meet_engines(self) -> None:
+    async def _wait_for_engine(self) -> None:
         """Wait until an engine is known, so that a gateway that takes over can answer at once. Continue without one."""
-        for _ in range(_MEET_TURNS):
+        for _ in range(_ENGINE_POLLS):
             if self._server.gateway.has_replica:
                 return
-            await asyncio.sleep(_MEET_TURN_S)
+            await asyncio.sleep(_ENGINE_POLL_S)
 
     async def _build(self, args: ApplicationArgs) -> "GatewayServer":
         from octavo_router.fleet.dispatch import ReplicaPool
@@ -124,7 +125,7 @@ class GatewayReplica:
         )
 
     def __serve_build_asgi_app__(self) -> Any:
-        return without_lifespan(with_doors(self._server.app, self._doors.all))
+        return without_lifespan(with_doors(self._server.app, self._addresses.all))
 
     async def check_health(self) -> None:
         self._door.check()
@@ -146,9 +147,10 @@ class GatewayReplica:
         """
         if not hasattr(self, "_door"):
             return
-        await self._doors.close()
-        if not await self._door.close(self._config.drain_seconds):
-            logger.warning("gateway %s: streams cut after %d s", self._replica, self._config.drain_seconds)
+        await self._addresses.close()
+        drain_seconds = self._config.drain_seconds
+        if not await self._door.close(drain_seconds):
+            logger.warning("gateway %s aborts streams that did not end within %d s", self._replica, drain_seconds)
         announcements.REGISTRY.unsubscribe(self._engines, self._replicas_changed)
         self._waker.close()
         self._members.close()

@@ -69,7 +69,7 @@ class _Writer(logging.handlers.QueueListener):
 @contextmanager
 def replica_logs(packages: tuple[str, ...], application: str, deployment: str, replica: str) -> Iterator[None]:
     """Configure the logs of a replica. Log the errors of its constructor, which this context surrounds."""
-    _log_with_serve(packages)
+    _add_serve_handlers(packages)
     if path := os.environ.get(LOG_VARIABLE):
         log_to_stream(path, packages, application=application, deployment=deployment, replica=replica)
     logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def _parent(proc: Path, pid: int) -> int:
     return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _log_with_serve(packages: tuple[str, ...]) -> None:
+def _add_serve_handlers(packages: tuple[str, ...]) -> None:
     """Write these packages' logs into the replica's own log file, beside Serve's lines about it."""
     handlers = logging.getLogger(_SERVE).handlers
     for package in packages:
@@ -116,7 +116,7 @@ def log_to_stream(path: str, packages: tuple[str, ...], **labels: str) -> None:
         path = container_output() if path == CONTAINER_LOG else path
         stream = open(path, "a", buffering=1)  # noqa: SIM115 - open as long as the process lives
     except OSError as error:
-        logging.getLogger(__name__).warning("logs do not go to %s: %s", path, error.strerror)
+        logging.getLogger(__name__).warning("cannot write logs to %s: %s", path, error.strerror)
         return
     lines: queue.Queue[str] = queue.Queue(_WAITING_LINES)
     _Writer(lines, stream).start()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 FORGET_S = 2.0
+"""Seconds during which a replica may be missing from the announcements before the gateway forgets it."""
 
 Address = TypeVar("Address")
 

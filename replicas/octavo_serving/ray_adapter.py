@@ -104,7 +104,7 @@ def start_ray(num_cpus: int, folder: Path) -> None:
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
     try:
-        with _signals_left_to_us():
+        with _without_ray_signal_handlers():
             ray.init(
                 address="local",
                 num_cpus=num_cpus,
@@ -120,7 +120,7 @@ def start_ray(num_cpus: int, folder: Path) -> None:
 
 
 @contextmanager
-def _signals_left_to_us() -> Iterator[None]:
+def _without_ray_signal_handlers() -> Iterator[None]:
     """Prevent Ray from setting handlers of SIGTERM, and keep its processes out of this one's process group.
 
     A terminal or a supervisor sends a signal to the whole group. Such a signal would end Ray while this process
@@ -140,12 +140,12 @@ def _keep_handler(handler: object) -> None:
     """Replacement for Ray's ``set_sigterm_handler`` that does nothing."""
 
 
-def kept(key: str, value: str) -> str:
+def get_or_create(key: str, value: str) -> str:
     """Return the value under ``key`` in Ray's own store. If there was none, store and return ``value``."""
     internal_kv._internal_kv_put(key, value, overwrite=False, namespace=_NAMESPACE)
     stored = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
     if stored is None:
-        raise StartupError(f"Ray's store has lost {key}, which was just put there")
+        raise StartupError(f"Ray's store lost {key} right after it was written")
     return bytes(stored).decode()
 
 

@@ -16,6 +16,6 @@ def create_secret(path: Path) -> None:
 def engine_secret(application: str) -> str:
     """Return the secret that the application's engines require of its gateways. Block for a moment.
 
-    The first caller draws it. The secret is in Ray's own store, so only a client with Ray's token can read it.
+    The first caller creates it. The secret is in Ray's own store, so only a client with Ray's token can read it.
     """
-    return ray_adapter.kept(f"engine-secret/{application}", secrets.token_hex(32))
+    return ray_adapter.get_or_create(f"engine-secret/{application}", secrets.token_hex(32))

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from octavo_serving.doors import addresses as module
-from octavo_serving.doors.addresses import DEAD_AFTER_S, DoorBook, Doors, write_entry
+from octavo_serving.doors.addresses import DEAD_AFTER_S, AddressBook, AddressPublisher, write_entry
 from octavo_serving.doors.ingress import with_doors
 
 MINE, THEIRS = ["http://10.0.0.1:1"], ["http://10.0.0.2:2", "grpc://10.0.0.2:3"]
@@ -32,20 +32,20 @@ class Store:
         self.values.pop(name, None)
 
 
-def test_who_confirms_stays_and_who_does_not_is_dead() -> None:
-    book = DoorBook()
+def test_a_gateway_without_confirmations_counts_as_dead() -> None:
+    book = AddressBook()
     silent = write_entry(THEIRS, 7)
-    assert book.hear({"a": write_entry(MINE, 1), "b": silent}, 0.0) == []
+    assert book.update({"a": write_entry(MINE, 1), "b": silent}, 0.0) == []
     assert book.doors() == sorted(MINE + THEIRS)
-    assert book.hear({"a": write_entry(MINE, 2), "b": silent}, DEAD_AFTER_S) == []
-    assert book.hear({"a": write_entry(MINE, 3), "b": silent}, DEAD_AFTER_S + 1) == ["b"]
+    assert book.update({"a": write_entry(MINE, 2), "b": silent}, DEAD_AFTER_S) == []
+    assert book.update({"a": write_entry(MINE, 3), "b": silent}, DEAD_AFTER_S + 1) == ["b"]
     assert book.doors() == MINE
 
 
-def test_who_left_is_not_there() -> None:
-    book = DoorBook()
-    book.hear({"a": write_entry(MINE, 1)}, 0.0)
-    assert book.hear({}, 1.0) == []
+def test_a_gateway_that_left_is_forgotten() -> None:
+    book = AddressBook()
+    book.update({"a": write_entry(MINE, 1)}, 0.0)
+    assert book.update({}, 1.0) == []
     assert book.doors() == []
 
 
@@ -55,10 +55,10 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_gateways_learn_of_each_other_and_of_those_that_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateways_read_the_addresses_of_each_other_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.01)
     store = Store()
-    one, other = Doors(store, "a", lambda: MINE), Doors(store, "b", lambda: THEIRS)
+    one, other = AddressPublisher(store, "a", lambda: MINE), AddressPublisher(store, "b", lambda: THEIRS)
     assert one.all() == MINE
     one.start()
     other.start()
@@ -70,31 +70,31 @@ async def test_gateways_learn_of_each_other_and_of_those_that_leave(monkeypatch:
     assert not store.values
 
 
-async def test_one_that_leaves_while_it_tells_is_not_there_afterwards() -> None:
-    tells = threading.Event()
+async def test_an_entry_written_while_its_gateway_leaves_is_removed() -> None:
+    puts = threading.Event()
 
     class Slow(Store):
         def put(self, name: str, value: str) -> None:
-            tells.set()
+            puts.set()
             time.sleep(0.3)
             super().put(name, value)
 
     store = Slow()
-    doors = Doors(store, "a", lambda: MINE)
+    doors = AddressPublisher(store, "a", lambda: MINE)
     doors.start()
-    await asyncio.to_thread(tells.wait, 5)
+    await asyncio.to_thread(puts.wait, 5)
     await doors.close()
     await asyncio.sleep(0.5)
     assert not store.values
 
 
-async def test_a_store_out_of_reach_is_said_once_and_taken_up_again(
+async def test_an_unreachable_store_is_logged_once_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.01)
     store = Store()
     store.error = RuntimeError("the head is gone")
-    doors = Doors(store, "a", lambda: MINE)
+    doors = AddressPublisher(store, "a", lambda: MINE)
     doors.start()
     await until(lambda: "the head is gone" in caplog.text)
     await asyncio.sleep(0.1)

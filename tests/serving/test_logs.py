@@ -75,7 +75,7 @@ def test_a_stream_that_cannot_be_opened_is_said_and_nothing_else_happens(
     monkeypatch.setenv(LOG_VARIABLE, str(tmp_path))
     with replica_logs((package,), "books", "Engine", "r3"):
         pass
-    assert f"logs do not go to {tmp_path}: Is a directory" in caplog.text
+    assert f"cannot write logs to {tmp_path}: Is a directory" in caplog.text
 
 
 def test_the_containers_output_is_that_of_the_process_that_nothing_in_it_started(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_twenty_requests_at_zero_are_answered_by_one_engine_that_is_asked_for_on
         answers = list(pool.map(lambda n: cluster.complete(cluster.direct, prompt=f"Page {n}"), range(20)))
     assert [answer.status_code for answer in answers] == [200] * 20
     new = cluster.log_lines()[before:]
-    assert len([line for line in new if line["message"] == "requests wait for a first engine"]) == 1
+    assert len([line for line in new if line["message"] == "requests wait; requesting a first engine from Serve"]) == 1
     assert len(engines_in(new)) == 1
     wait("one engine", lambda: cluster.settled(1, 1))
 

@@ -1,7 +1,7 @@
 """The application's ports on a node.
 
-One gateway of a node listens on them. Another gateway there is a standby, reachable through Serve's proxy only. The
-standby takes the ports over as soon as they are free. That is when their holder drains in a rolling update, or dies.
+One gateway of a node listens on them. Another gateway on that node is a standby, reachable through Serve's proxy only.
+The standby opens the ports as soon as they are free: when their holder drains in a rolling update, or dies.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
-_SAY_AGAIN_S = 60.0
+_REPEAT_WARNING_S = 60.0
 
 
 class FrontDoor:
@@ -31,11 +31,11 @@ class FrontDoor:
         self._standby: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen, or stand by until the ports are free."""
-        blocked = await self._try()
+        """Listen, or become a standby until the ports are free."""
+        blocked = await self._try_to_listen()
         if blocked is not None:
-            logger.warning("%s stands by: %s", self._name, blocked)
-            self._standby = asyncio.create_task(self._stand_by())
+            logger.warning("%s is a standby until its ports are free: %s", self._name, blocked)
+            self._standby = asyncio.create_task(self._retry_until_listening())
 
     def check(self) -> None:
         """Raise the error that ended the wait for the ports, if any."""
@@ -51,7 +51,7 @@ class FrontDoor:
         await self._server.stop()
         return ended
 
-    async def _try(self) -> PortInUse | None:
+    async def _try_to_listen(self) -> PortInUse | None:
         try:
             await self._server.start(self._host, self._http_port, self._host, self._grpc_port)
         except PortInUse as error:
@@ -59,11 +59,11 @@ class FrontDoor:
         logger.info("%s listens on %s, HTTP %d, gRPC %d", self._name, self._host, self._http_port, self._grpc_port)
         return None
 
-    async def _stand_by(self) -> None:
+    async def _retry_until_listening(self) -> None:
         waited = 0.0
-        while blocked := await self._try():
+        while blocked := await self._try_to_listen():
             await asyncio.sleep(_RETRY_S)
             waited += _RETRY_S
-            if waited >= _SAY_AGAIN_S:
-                logger.warning("%s still stands by: %s", self._name, blocked)
+            if waited >= _REPEAT_WARNING_S:
+                logger.warning("%s is still a standby: %s", self._name, blocked)
                 waited = 0.0

@@ -56,7 +56,7 @@ class RunFolder:
 
 
 class LocalRay:
-    """Ray of this process, with all processes that it started. One at a time in a process."""
+    """Ray of this process, with all processes that it started. A process has at most one at a time."""
 
     def __init__(self, folder: RunFolder, *, num_cpus: int, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""End of exactly the processes that this one and its children started: by parentage, never by name."""
+"""End of exactly the processes that this process and its children started, found by parentage, never by name."""
 
 import ctypes
 import os
