@@ -15,8 +15,8 @@ from octavo_api.settings import RoutingPolicy
 from octavo_router.routing.chain import Chain
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.index import DictIndex
-from octavo_router.routing.load import FleetRates, LoadView, ReplicaLoad
 from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.replica_load import FleetRates, LoadView, ReplicaLoad
 from octavo_router.routing.select import Selector
 
 SPACE = HashSpace("model", "bfloat16", 16, 1)

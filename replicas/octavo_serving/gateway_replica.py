@@ -25,7 +25,7 @@ from octavo_serving.secrets import engine_secret
 from octavo_serving.waking import Waker
 
 if TYPE_CHECKING:
-    from octavo_router.server import GatewayServer
+    from octavo_router.gateway_server import GatewayServer
 
 logger = logging.getLogger("octavo_serving.gateway_replica")
 
@@ -83,11 +83,11 @@ class GatewayReplica:
             await asyncio.sleep(_ENGINE_POLL_S)
 
     async def _build(self, args: ApplicationArgs) -> "GatewayServer":
-        from octavo_router.fleet.dispatch import ReplicaPool
+        from octavo_router.fleet.pool import ReplicaPool
         from octavo_router.front.keys import ApiKeys
         from octavo_router.front.tls import Certificate
+        from octavo_router.gateway_server import GatewayServer
         from octavo_router.metrics import Metrics
-        from octavo_router.server import GatewayServer
         from octavo_text import ModelText
 
         files = await asyncio.to_thread(model_source.locate, args.model_uri, args.model_revision, weights=False)
@@ -117,7 +117,7 @@ class GatewayReplica:
         self._loop.call_soon_threadsafe(self._update_replicas, running)
 
     def _update_replicas(self, running: tuple[Announcement, ...]) -> None:
-        from octavo_router.fleet.registry import ReplicaAddress
+        from octavo_router.fleet.replica_status import ReplicaAddress
 
         ready = [r for r in running if "port" in r.metadata]
         self._members.announce(

@@ -16,12 +16,12 @@ from octavo_api import model_source
 from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import ConfigurationError, StartupError
 from octavo_api.settings import RouterSettings
-from octavo_router.fleet.dispatch import ReplicaPool
-from octavo_router.fleet.registry import ReplicaAddress
+from octavo_router.fleet.pool import ReplicaPool
+from octavo_router.fleet.replica_status import ReplicaAddress
 from octavo_router.front.keys import ApiKeys
 from octavo_router.front.tls import Certificate
+from octavo_router.gateway_server import GatewayServer
 from octavo_router.metrics import Metrics
-from octavo_router.server import GatewayServer
 from octavo_text import ModelText
 
 

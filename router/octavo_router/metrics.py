@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from octavo_api.v1 import replica_pb2
 from octavo_router.answers.generation import Generation
-from octavo_router.fleet.registry import ReplicaState
+from octavo_router.fleet.replica_status import ReplicaState
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.route import Route
 
@@ -224,7 +224,7 @@ class Metrics:
     def secret_reload(self, secret: str, taken_up: bool) -> None:
         self._counters["secret_reloads"].labels(secret, "ok" if taken_up else "refused").inc()
 
-    # The router (octavo_router.fleet.observe.Observer).
+    # The router (octavo_router.fleet.observer.Observer).
 
     def decision(self, route: Route) -> None:
         self._counters["router_decisions"].labels(route.policy, route.reason.value).inc()

@@ -15,13 +15,13 @@ from octavo_api.errors import RequestError
 from octavo_api.model_source import Format, ModelFiles
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.fleet.registry import ReplicaState, ReplicaStatus
-from octavo_router.fleet.stream import EngineRequest
+from octavo_router.fleet.engine_request import EngineRequest
+from octavo_router.fleet.replica_status import ReplicaState, ReplicaStatus
 from octavo_router.front.keys import ApiKeys
 from octavo_router.front.tls import Certificate
+from octavo_router.gateway_server import GatewayServer
 from octavo_router.metrics import Metrics
 from octavo_router.routing.route import Reason, Route
-from octavo_router.server import GatewayServer
 from octavo_text import ModelText
 
 MODEL = "bytes"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from octavo_api.errors import PortInUse
 
 if TYPE_CHECKING:
-    from octavo_router.server import GatewayServer
+    from octavo_router.gateway_server import GatewayServer
 
 logger = logging.getLogger(__name__)
 

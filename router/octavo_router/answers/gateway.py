@@ -11,8 +11,8 @@ from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2
 from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, check_token_ids
 from octavo_router.answers.generation import Generation, RequestObserver
-from octavo_router.fleet.registry import ReplicaStatus
-from octavo_router.fleet.stream import Dispatcher, EngineRequest
+from octavo_router.fleet.engine_request import Dispatcher, EngineRequest
+from octavo_router.fleet.replica_status import ReplicaStatus
 from octavo_text import ModelText
 
 LATE_S = 2.0

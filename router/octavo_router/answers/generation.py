@@ -10,8 +10,8 @@ from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_router.answers import request_log
 from octavo_router.answers.call import Call
-from octavo_router.answers.choice import ChoiceReader, Delta
-from octavo_router.fleet.stream import RequestStream
+from octavo_router.answers.choice_reader import ChoiceReader, Delta
+from octavo_router.fleet.engine_request import RequestStream
 from octavo_router.routing.route import Route
 from octavo_text import ModelText, StopStrings
 

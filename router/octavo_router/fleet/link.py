@@ -11,7 +11,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]
 
 from octavo_api.protocol import PROTOCOL_VERSION, client_options
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc
-from octavo_router.fleet.registry import ReplicaAddress
+from octavo_router.fleet.replica_status import ReplicaAddress
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Protocol
 from octavo_api.blocks import HashSpace, low64
 from octavo_api.v1 import replica_pb2
 from octavo_router.fleet.link import ReplicaLink
-from octavo_router.fleet.observe import Observer
-from octavo_router.fleet.registry import ReplicaAddress, ReplicaState, ReplicaStatus
+from octavo_router.fleet.observer import Observer
+from octavo_router.fleet.replica_status import ReplicaAddress, ReplicaState, ReplicaStatus
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.feed import Feed, FeedState, ResyncReason
 from octavo_router.routing.index import PrefixIndex
-from octavo_router.routing.load import FleetRates, ReplicaLoad
 from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.replica_load import FleetRates, ReplicaLoad
 
 log = logging.getLogger(__name__)
 

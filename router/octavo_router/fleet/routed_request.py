@@ -7,8 +7,8 @@ from typing import Protocol
 from octavo_api.blocks import HashSpace
 from octavo_api.errors import DeadlineExceeded, Draining, QueueFull, ReplicaLost, RequestError
 from octavo_api.v1 import replica_pb2, sampling_pb2
+from octavo_router.fleet.engine_request import EngineRequest
 from octavo_router.fleet.replica import Replica
-from octavo_router.fleet.stream import EngineRequest
 from octavo_router.routing.chain import Chain
 from octavo_router.routing.route import Route
 

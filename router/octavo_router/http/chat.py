@@ -6,7 +6,7 @@ from json.encoder import encode_basestring as quote
 from typing import Any
 
 from octavo_router.answers.call import Call, ChatPrompt
-from octavo_router.answers.choice import Delta
+from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import chat_logprobs
 from octavo_router.http.protocol import ChatBody

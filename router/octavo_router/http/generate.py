@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope
 
 from octavo_api.errors import Draining, RequestError
 from octavo_router.answers.call import Call
+from octavo_router.answers.concurrent_calls import answers
 from octavo_router.answers.gateway import LATE_S, Gateway
 from octavo_router.answers.generation import Generation
-from octavo_router.answers.merge import answers
 from octavo_router.http.body import ClientGone, parse_object, read_body
 from octavo_router.http.chat import ID_PREFIX as CHAT_ID_PREFIX
 from octavo_router.http.chat import ChatWire, chat_calls

@@ -11,7 +11,7 @@ from json.encoder import encode_basestring as quote
 from typing import Any, Protocol
 
 from octavo_api.v1.sampling_pb2 import PositionLogprobs
-from octavo_router.answers.choice import Delta
+from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.generation import Generation
 from octavo_router.http.reply import Header, header
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from octavo_api.blocks import HashSpace
 from octavo_api.settings import RoutingPolicy
-from octavo_router.routing.load import LoadView
+from octavo_router.routing.replica_load import LoadView
 
 WINDOW_S = 0.005
 WINDOW_SHARE = 0.05

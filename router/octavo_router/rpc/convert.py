@@ -7,7 +7,7 @@ from octavo_api.errors import InvalidRequest
 from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import inference_pb2
 from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from octavo_router.answers.choice import Delta
+from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.generation import Generation
 
 ROLES = ("system", "developer", "user", "assistant")

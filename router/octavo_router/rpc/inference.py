@@ -13,7 +13,7 @@ import grpc
 from octavo_api.errors import RequestError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.answers.call import Call
-from octavo_router.answers.choice import Delta
+from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.gateway import Gateway
 from octavo_router.front.headers import bearer, request_id
 from octavo_router.front.keys import ApiKeys

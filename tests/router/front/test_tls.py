@@ -16,10 +16,10 @@ from cryptography.x509.oid import NameOID
 
 from octavo_api.errors import ConfigurationError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
-from octavo_router import server as module
+from octavo_router import gateway_server as module
 from octavo_router.__main__ import main
 from octavo_router.front.tls import Certificate, Pair
-from octavo_router.server import GatewayServer
+from octavo_router.gateway_server import GatewayServer
 
 ASK = {"model": "bytes", "prompt": "x"}
 PEM = serialization.Encoding.PEM

@@ -12,7 +12,7 @@ from octavo_api.errors import ConfigurationError, PortInUse
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.__main__ import main, parse_replica, parse_settings
-from octavo_router.server import GatewayServer
+from octavo_router.gateway_server import GatewayServer
 
 ASK = {"model": "bytes", "prompt": "x"}
 

@@ -12,8 +12,8 @@ import pytest_asyncio
 from octavo_api.settings import EngineSettings, RouterSettings
 from octavo_engine.service.server import EngineServer
 from octavo_engine.startup.synthetic import load_synthetic, next_token
-from octavo_router.fleet.dispatch import ReplicaPool
-from octavo_router.fleet.registry import ReplicaAddress
+from octavo_router.fleet.pool import ReplicaPool
+from octavo_router.fleet.replica_status import ReplicaAddress
 from octavo_router.metrics import Metrics
 
 VOCABULARY = 256

@@ -5,7 +5,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from octavo_router.server import GatewayServer
+from octavo_router.gateway_server import GatewayServer
 
 
 @pytest_asyncio.fixture

@@ -286,7 +286,7 @@ async def test_a_long_body_is_no_long_header(server):
 
 @pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\nx: "])
 async def test_a_client_that_never_ends_its_headers_is_cut(server, monkeypatch, start):
-    monkeypatch.setattr("octavo_router.http.server.HEAD_S", 0.05)
+    monkeypatch.setattr("octavo_router.http.uvicorn_server.HEAD_S", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     writer.write(start)
     assert await reader.read() == b""

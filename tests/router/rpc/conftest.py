@@ -4,7 +4,7 @@ import grpc
 import pytest_asyncio
 
 from octavo_api.v1 import inference_pb2_grpc
-from octavo_router.server import GatewayServer
+from octavo_router.gateway_server import GatewayServer
 
 
 @pytest_asyncio.fixture

@@ -14,10 +14,10 @@ from octavo_api.protocol import PROTOCOL_VERSION, server_options
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc, sampling_pb2
-from octavo_router.fleet.dispatch import ReplicaPool
-from octavo_router.fleet.observe import NullObserver
-from octavo_router.fleet.registry import ReplicaAddress
-from octavo_router.fleet.stream import EngineRequest
+from octavo_router.fleet.engine_request import EngineRequest
+from octavo_router.fleet.observer import NullObserver
+from octavo_router.fleet.pool import ReplicaPool
+from octavo_router.fleet.replica_status import ReplicaAddress
 
 STOP, LENGTH, ABORT, ERROR = (getattr(sampling_pb2, f"FINISH_REASON_{n}") for n in ("STOP", "LENGTH", "ABORT", "ERROR"))
 EPOCHS = itertools.count(1)

@@ -7,7 +7,7 @@ import pytest
 
 from octavo_api.errors import Draining, NoReplica
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.fleet.dispatch import HOLD_RETRY_AFTER_S
+from octavo_router.fleet.pool import HOLD_RETRY_AFTER_S
 
 ERROR = sampling_pb2.FINISH_REASON_ERROR
 
@@ -55,7 +55,7 @@ async def test_a_queue_of_none_still_wakes_a_replica(fleet):
 
 
 async def test_who_waits_in_vain_is_told_before_the_deadline(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.HOLD_MARGIN_S", 5.0)
+    monkeypatch.setattr("octavo_router.fleet.pool.HOLD_MARGIN_S", 5.0)
     await start_holding(fleet)
     deadline = now() + 5.3
     with pytest.raises(NoReplica, match="came up") as refused:

@@ -10,7 +10,7 @@ import pytest
 from octavo_api.errors import NoReplica, ReplicaLost
 from octavo_api.v1 import replica_pb2
 from octavo_router.fleet.link import ReplicaLink
-from octavo_router.fleet.registry import ReplicaAddress, ReplicaState, changes
+from octavo_router.fleet.replica_status import ReplicaAddress, ReplicaState, changes
 from octavo_router.routing import feed
 from octavo_router.routing.route import Reason
 
@@ -103,7 +103,7 @@ async def test_a_replica_taken_out_ends_what_it_has_and_gets_nothing_new(fleet):
 
 
 async def test_a_replica_taken_out_may_take_longer_than_silence_is_allowed(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_router.fleet.pool.WATCH_INTERVAL_S", 0.02)
     monkeypatch.setattr(feed, "LOST_S", 0.3)
     (a,) = await fleet.start("a")
     a.tokens, a.step_s = 10, 0.07
@@ -153,7 +153,7 @@ async def test_silence_makes_a_replica_untrusted_and_then_lost(fleet, monkeypatc
 
 
 async def test_a_silent_replica_that_had_answered_is_lost_to_its_request(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_router.fleet.pool.WATCH_INTERVAL_S", 0.02)
     monkeypatch.setattr(feed, "LOST_S", 0.4)
     (a,) = await fleet.start("a")
     a.tokens, a.step_s = 3, 0.0
@@ -170,7 +170,7 @@ async def test_a_silent_replica_that_had_answered_is_lost_to_its_request(fleet, 
 
 
 async def test_a_loop_that_was_blocked_does_not_take_replicas_for_silent(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_router.fleet.pool.WATCH_INTERVAL_S", 0.02)
     monkeypatch.setattr(feed, "UNTRUSTED_S", 0.2)
     monkeypatch.setattr(feed, "LOST_S", 0.4)
     (a,) = await fleet.start("a")

@@ -17,7 +17,7 @@ from octavo_api.errors import (
     ReplicaLost,
 )
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.fleet.registry import ReplicaAddress
+from octavo_router.fleet.replica_status import ReplicaAddress
 from octavo_router.routing.route import Reason
 
 
@@ -191,7 +191,7 @@ async def test_where_every_replica_is_full_the_refusal_itself_is_raised(fleet):
 
 
 async def test_one_replica_that_is_full_raises_its_refusal_at_once(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.CONNECT_GRACE_S", 30.0)
+    monkeypatch.setattr("octavo_router.fleet.pool.CONNECT_GRACE_S", 30.0)
     (a,) = await fleet.start("a")
     a.refuse("QueueFull", "512 requests are waiting")
     began = now()
@@ -332,7 +332,7 @@ async def test_three_replicas_may_die_and_no_more(fleet):
 
 
 async def test_nobody_is_there(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.CONNECT_GRACE_S", 30.0)
+    monkeypatch.setattr("octavo_router.fleet.pool.CONNECT_GRACE_S", 30.0)
     await fleet.start()
     began = now()
     with pytest.raises(NoReplica, match="no engine replica is known") as raised:
@@ -342,7 +342,7 @@ async def test_nobody_is_there(fleet, monkeypatch):
 
 
 async def test_a_request_waits_a_moment_for_a_replica_that_is_being_dialled(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.dispatch.CONNECT_GRACE_S", 20.0)
+    monkeypatch.setattr("octavo_router.fleet.pool.CONNECT_GRACE_S", 20.0)
     a = fleet.make("a")
     await a.start()
     await fleet.start()

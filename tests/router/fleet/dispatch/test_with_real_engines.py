@@ -13,7 +13,7 @@ from octavo_api.errors import RequestError
 from octavo_api.settings import EngineSettings
 from octavo_engine.service.server import EngineServer
 from octavo_engine.startup.synthetic import load_synthetic, next_token
-from octavo_router.fleet.registry import ReplicaAddress
+from octavo_router.fleet.replica_status import ReplicaAddress
 from octavo_router.routing.route import Reason
 
 VOCAB = 1000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from octavo_api.blocks import Digest
 from octavo_router.routing.index import DictIndex, Hit
-from octavo_router.routing.index.model import ModelIndex
+from octavo_router.routing.index.reference_index import ModelIndex
 
 
 def random_tree(rng, chains, depth):

@@ -4,8 +4,8 @@ from octavo_api.settings import RoutingPolicy
 from octavo_router.routing.chain import Chain, HashSpace
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.index import DictIndex
-from octavo_router.routing.load import LoadView
 from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.replica_load import LoadView
 from octavo_router.routing.select import Selector
 
 SPACE = HashSpace("model", "float32", 16, 1)

@@ -1,7 +1,7 @@
 import random
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.routing.load import DEFAULT_PREFILL_TOKENS_PER_S, FleetRates, ReplicaLoad
+from octavo_router.routing.replica_load import DEFAULT_PREFILL_TOKENS_PER_S, FleetRates, ReplicaLoad
 
 
 def report(steps=0, **fields):

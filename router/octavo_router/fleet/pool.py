@@ -16,18 +16,18 @@ from octavo_api.errors import (
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2
 from octavo_router.fleet.admission import Admission
-from octavo_router.fleet.observe import NullObserver, Observer
-from octavo_router.fleet.registry import ReplicaAddress, ReplicaStatus, changes
+from octavo_router.fleet.engine_request import EngineRequest
+from octavo_router.fleet.observer import NullObserver, Observer
 from octavo_router.fleet.replica import Replica
+from octavo_router.fleet.replica_status import ReplicaAddress, ReplicaStatus, changes
 from octavo_router.fleet.routed_request import RoutedRequest
-from octavo_router.fleet.stream import EngineRequest
 from octavo_router.fleet.waiting import WaitingRoom
 from octavo_router.routing.chain import Chain, hash_prompt
 from octavo_router.routing.cost import Candidate
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.index import DictIndex
-from octavo_router.routing.load import FleetRates
 from octavo_router.routing.overlay import Overlay
+from octavo_router.routing.replica_load import FleetRates
 from octavo_router.routing.route import Reason, Route
 from octavo_router.routing.select import Selector
 

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.fleet.registry import ReplicaState
+from octavo_router.fleet.replica_status import ReplicaState
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.route import Route
 

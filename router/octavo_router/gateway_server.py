@@ -11,9 +11,9 @@ from octavo_router.front.keys import ApiKeys
 from octavo_router.front.listen import bind
 from octavo_router.front.tls import Certificate
 from octavo_router.http.app import HttpApp
-from octavo_router.http.server import HttpServer
+from octavo_router.http.uvicorn_server import HttpServer
 from octavo_router.metrics import Metrics
-from octavo_router.rpc.server import RpcServer
+from octavo_router.rpc.grpc_server import RpcServer
 from octavo_text import ModelText
 
 RENEW_S = 2.0
