@@ -38,17 +38,17 @@ class Answer:
         parts = [
             f"{prompt} prompt tokens ({cached} cached)",
             f"{completion} tokens",
-            f"first after {self.first_s:.2f} s",
+            f"first token after {self.first_s:.2f} s",
         ]
         if completion > 1 and self.total_s > self.first_s:
             parts.append(f"{(completion - 1) / (self.total_s - self.first_s):.1f} tokens/s")
         if self.finish_reason == "length":
-            parts.append("cut at the longest length")
+            parts.append("stopped at the length limit")
         return " · ".join(parts)
 
 
 class Endpoint:
-    """An OpenAI endpoint. ``model`` is the first that it lists, unless the user names one."""
+    """Client of an OpenAI endpoint."""
 
     def __init__(self, url: str, api_key: str | None, max_tokens: int | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -71,7 +71,7 @@ class Endpoint:
         try:
             return [model["id"] for model in response.json()["data"]]
         except (ValueError, KeyError, TypeError):
-            raise StartupError(f"{self.url}: not an OpenAI endpoint: /v1/models answered something else") from None
+            raise StartupError(f"{self.url}: not an OpenAI endpoint: /v1/models returned no list of models") from None
 
     def ask(self, model: str, messages: list[dict[str, str]], answer: Answer) -> Generator[str]:
         """Yield pieces of text and fill ``answer``. Closing the iterator also ends the request in the engine."""
@@ -110,20 +110,20 @@ class Endpoint:
         return text
 
 
-@click.command(name="chat", help="Talk to a running endpoint. Ctrl-C stops an answer, Ctrl-D leaves.")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The endpoint.")
-@click.option("--model", help="The model's name. [default: the first that the endpoint lists]")
-@click.option("--system", help="The system message.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer.")
-@click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys; the first is used.")
+@click.command(name="chat", help="Talk to a running endpoint. Ctrl-C stops an answer, Ctrl-D ends the command.")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the endpoint.")
+@click.option("--model", help="Name of the model. [default: the first model that the endpoint lists]")
+@click.option("--system", help="System message of the conversation.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum tokens of an answer.")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File of API keys. The first key is sent.")
 def command(url: str, model: str | None, system: str | None, max_tokens: int | None, api_key_file: Path | None) -> None:
     endpoint = Endpoint(url, _read_key(api_key_file) if api_key_file else None, max_tokens)
     names = endpoint.models()
     if model is None:
         if not names:
-            raise StartupError(f"{endpoint.url}: serves no model")
+            raise StartupError(f"{endpoint.url}: the endpoint lists no model")
         model = names[0]
-    click.secho(f"{model} at {endpoint.url}. Ctrl-C stops an answer, Ctrl-D leaves.", dim=True)
+    click.secho(f"{model} at {endpoint.url}. Ctrl-C stops an answer, Ctrl-D ends the command.", dim=True)
     messages = [{"role": "system", "content": system}] if system else []
     while (question := _read_line()) is not None:
         if question.strip():
@@ -148,7 +148,7 @@ def _turn(endpoint: Endpoint, model: str, messages: list[dict[str, str]]) -> lis
 
 
 def _read_line() -> str | None:
-    """Return one line, or None at Ctrl-D. Ctrl-C begins a new line."""
+    """Return one line, or None at Ctrl-D. Ctrl-C starts a new line."""
     import readline  # noqa: F401 (gives input() history and editing)
 
     while True:
@@ -169,7 +169,7 @@ def _read_key(path: Path) -> str:
         raise ConfigurationError(f"--api-key-file: {path}: {error.strerror}") from None
     keys = [line.split()[-1] for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
-        raise ConfigurationError(f"--api-key-file: {path}: holds no key")
+        raise ConfigurationError(f"--api-key-file: {path}: got no key, allowed: a line NAME KEY for each key")
     return keys[0]
 
 

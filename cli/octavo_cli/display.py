@@ -15,7 +15,7 @@ class Display:
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print ``text`` without markup and without line breaks, so that a user can copy it."""
         self.console.print(text, markup=False, soft_wrap=True)
 

@@ -45,9 +45,9 @@ def read_deployment(flags: Flags) -> ServingDeployment:
         spec["replicas"] = flags.replicas
     if flags.served_name is not None:
         spec.setdefault("model", {})["servedName"] = flags.served_name
-    for door, port in (("http", flags.http_port), ("grpc", flags.grpc_port)):
+    for protocol, port in (("http", flags.http_port), ("grpc", flags.grpc_port)):
         if port is not None:
-            spec.setdefault("endpoint", {})[door] = {"port": port}
+            spec.setdefault("endpoint", {})[protocol] = {"port": port}
     typed: dict[tuple[int | str, ...], str] = {}
     for setting in flags.settings:
         section, name, value = parse_setting(setting)
@@ -86,6 +86,6 @@ def _served_name(uri: str) -> str:
 
 
 def _object_name(served_name: str) -> str:
-    """Return a Kubernetes name: lower case letters, digits and hyphens, beginning with a letter."""
+    """Return a Kubernetes name: lower case letters, digits and hyphens, with a letter first."""
     words = _WORD.sub("-", served_name.lower()).strip("-")
     return (words if words[:1].isalpha() else f"model-{words}")[:40].strip("-")

@@ -35,7 +35,7 @@ def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Pat
         f"  logs   {logs}\n\n"
         f"curl http://127.0.0.1:{http}/v1/chat/completions -H 'Content-Type: application/json'{key} "
         f"-d {shlex.quote(json.dumps(body))}\n\n"
-        "Ctrl-C stops it."
+        "Press Ctrl-C to stop."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import Bind, Placement
-from octavo_cli.machine import share
+from octavo_cli.machine import cpus_per_replica
 from octavo_operator.model import memory
 from octavo_operator.model.actions import Action, Event, PutApplication, RemoveApplication
 from octavo_operator.model.conditions import Condition, Reason, Type
@@ -23,11 +23,11 @@ from octavo_operator.serve.errors import Refused, ServeError
 _ADDRESS = "local"
 _OWNER = "local"
 _FAILED = (Reason.DEPLOY_FAILED, Reason.UNHEALTHY)
-_TOLD = frozenset({"DriftCorrected", "ServeConfigRestored", "DeployRetried"})
+_REPORTED = frozenset({"DriftCorrected", "ServeConfigRestored", "DeployRetried"})
 
 
 def placement(deployment: ServingDeployment, api_key_file: Path | None, cpus: float) -> Placement:
-    """Return the placement of the replicas: on loopback, and all of them on these ``cpus``."""
+    """Return the placement of the replicas: on loopback, all on these ``cpus``."""
     spec = deployment.spec
     most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
     return Placement(
@@ -36,7 +36,7 @@ def placement(deployment: ServingDeployment, api_key_file: Path | None, cpus: fl
         bind=Bind.LOOPBACK,
         http_port=spec.endpoint.http.port,
         grpc_port=spec.endpoint.grpc.port,
-        engine_cpus=spec.resources.limits.cpu or share(cpus, most),
+        engine_cpus=spec.resources.limits.cpu or cpus_per_replica(cpus, most),
         gateway_cpus=0,
         replicas_on_node=max(most, 1),
         surge=False,
@@ -66,27 +66,27 @@ class Look:
 
     @property
     def hindrance(self) -> str:
-        """The reason why the deployment can never become ready; empty if there is none.
+        """Reason why the deployment can never become ready. Empty if there is none.
 
-        One machine heals nothing by itself.
+        On one machine, no other component repairs the cause.
         """
         if isinstance(self.failure, Refused):
             return self.failure.message
         found = self.conditions.get(Type.APPLICATION_READY)
         if found is not None and found.reason in _FAILED and self.application is not None:
-            # The condition has it in one short line.
+            # The condition has only one short line of this error.
             return self.application.message or error_of(self.application)
         stalled = self.conditions.get(Type.STALLED)
         return stalled.message if stalled is not None else ""
 
     @property
-    def news(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """Messages for the person at the terminal."""
-        return tuple(event.message for event in self.events if event.type == "Warning" or event.reason in _TOLD)
+        return tuple(event.message for event in self.events if event.type == "Warning" or event.reason in _REPORTED)
 
 
 class LocalOperator:
-    """Memory of the resource and its status, which Kubernetes would keep otherwise."""
+    """Operator of one deployment. It stores the resource and its status, as Kubernetes does in a cluster."""
 
     def __init__(self, deployment: ServingDeployment, where: Placement, transport: ServeTransport) -> None:
         self._defaults = Defaults(image="", ray_version="", local=Local(_ADDRESS, where))
@@ -132,7 +132,7 @@ class LocalOperator:
             for action in planned.actions:
                 await self._act(action)
         except ServeError as error:
-            # The plan is not kept: an action that failed must not look done to the next plan.
+            # Keep the old status, because the next plan must see that the action is not done.
             return replace(look, events=(Event("Warning", error.reason, error.message),), failure=error)
         self._resource = replace(self._resource, status=planned.status)
         return look

@@ -1,4 +1,4 @@
-"""Ray Serve of this very process, in the form that the operator's client requires."""
+"""Ray Serve of this process, in the form that the operator's client requires."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +28,6 @@ class InProcess:
         try:
             self._controller.put(config)
         except Controller.REFUSED as error:
-            raise Refused(f"Serve refuses the configuration: {cause(str(error))}") from None
+            raise Refused(f"Serve rejected the configuration: {cause(str(error))}") from None
         except Controller.UNREACHABLE as error:
             raise Unreachable(f"its controller: {cause(str(error))}") from None

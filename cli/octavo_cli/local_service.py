@@ -26,7 +26,7 @@ _WATCH_S = 2.0
 _READY_TIMEOUT_S = 30.0
 _DRAIN_S = 10.0
 _ENVIRONMENT = {"RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}
-"""Variables for Ray. A replica that cannot start logs the reason at once. A retry on one machine changes nothing."""
+"""Variables for Ray. A replica logs at once why it cannot start, because a retry on one machine changes nothing."""
 
 
 class LocalService:
@@ -41,7 +41,7 @@ class LocalService:
         self._cpus = cpus
         self._display = display
         self._signals = Signals()
-        self._told: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
 
     def run(self, began: float) -> None:
         """Serve until a signal stops it. ``began`` is the start time of the command.
@@ -55,7 +55,7 @@ class LocalService:
             self._serve(ray, began)
         except Stopped:
             if self._signals.raising:
-                self._display.say("Stopped before it was ready")
+                self._display.print("Stopped before the service was ready")
         except StartupError as error:
             raise StartupError(f"{error.message}\nLogs: {_keep_logs(folder)}") from error
         finally:
@@ -66,7 +66,7 @@ class LocalService:
     def _serve(self, ray: LocalRay, began: float) -> None:
         with self._display.stage("Ray"):
             ray.start()
-            self._signals.catch()  # Ray's handler of crashes has taken SIGTERM, and would print where it came
+            self._signals.catch()  # Ray's crash handler replaced ours for SIGTERM and would print a stack trace
             controller = Controller.start(proxy_location="Disabled")
         where = placement(self._deployment, self._api_key_file, self._cpus)
         with LocalOperator(self._deployment, where, InProcess(controller)) as operator:
@@ -79,14 +79,14 @@ class LocalService:
                 f"Ready in {time.monotonic() - began:.1f} s\n\n{text}\n", markup=False, soft_wrap=True
             )
             self._watch(operator)
-            with self._display.stage("Stopping; Ctrl-C again stops at once"):
+            with self._display.stage("Stopping (press Ctrl-C again to stop at once)"):
                 self._drain(operator)
 
     def _wait_until_running(self, operator: LocalOperator, logs: Path, update: Update) -> None:
         while not (look := operator.round()).ready:
             if look.hindrance:
                 raise StartupError(look.hindrance)
-            self._tell(look)
+            self._report(look)
             update(progress(look.application, logs))
             self._signals.pause(_POLL_S)
 
@@ -97,7 +97,7 @@ class LocalService:
         """
         url = f"http://{HOST}:{self._deployment.spec.endpoint.http.port}/ready"
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        answer = "nothing"
+        answer = "no answer"
         with httpx.Client(timeout=5.0, trust_env=False) as client:
             while time.monotonic() < deadline:
                 try:
@@ -105,13 +105,13 @@ class LocalService:
                 except httpx.TransportError as error:
                     answer = str(error)
                 else:
-                    if response.is_success or self._no_engine_wanted():
+                    if response.is_success or self._scaled_to_zero():
                         return
                     answer = f"{response.status_code} {response.text}"
                 self._signals.pause(_POLL_S / 4)
         raise StartupError(f"{url}: not ready after {_READY_TIMEOUT_S:.0f} s: {answer}")
 
-    def _no_engine_wanted(self) -> bool:
+    def _scaled_to_zero(self) -> bool:
         spec = self._deployment.spec
         return (spec.replicas if spec.autoscaling is None else spec.autoscaling.min_replicas) == 0
 
@@ -120,20 +120,20 @@ class LocalService:
         shown = summary(operator.round().application)
         while not self._signals.wait(_WATCH_S):
             look = operator.round()
-            self._tell(look)
+            self._report(look)
             if (now := summary(look.application)) and now != shown:
-                self._say(now)
+                self._print(now)
                 shown = now
 
-    def _tell(self, look: Look) -> None:
+    def _report(self, look: Look) -> None:
         """Report new messages. A message that repeats is reported once."""
-        if look.news and look.news != self._told:
-            self._told = look.news
-            for line in look.news:
-                self._say(line)
+        if look.messages and look.messages != self._reported:
+            self._reported = look.messages
+            for line in look.messages:
+                self._print(line)
 
-    def _say(self, line: str) -> None:
-        self._display.say(f"{time.strftime('%H:%M:%S')} {line}")
+    def _print(self, line: str) -> None:
+        self._display.print(f"{time.strftime('%H:%M:%S')} {line}")
 
     def _drain(self, operator: LocalOperator) -> None:
         """Wait some seconds for running answers to end, unless a second signal comes."""
@@ -145,7 +145,7 @@ class LocalService:
 
 
 def _keep_logs(folder: RunFolder) -> Path:
-    """Copy the logs of replicas out of the folder that is about to be removed."""
+    """Copy the logs of replicas out of ``folder`` before it is removed, and return the copy."""
     kept = Path(tempfile.mkdtemp(prefix="octavo-logs-"))
     source = folder.logs / "serve"
     if source.is_dir():

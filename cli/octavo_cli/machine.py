@@ -9,7 +9,7 @@ _CGROUP_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/c
 
 
 def available_cpus() -> float:
-    """Return the smaller one of the affinity mask and the cgroup's quota, in CPUs."""
+    """Return the CPUs of the affinity mask or of the cgroup's quota, whichever is less."""
     return min(float(len(os.sched_getaffinity(0))), _quota())
 
 
@@ -26,6 +26,6 @@ def _quota() -> float:
         return math.inf
 
 
-def share(cpus: float, replicas: int) -> float:
+def cpus_per_replica(cpus: float, replicas: int) -> float:
     """Return the CPUs of one of ``replicas``, rounded down so that all of them fit together."""
     return math.floor(cpus / max(replicas, 1) * 100) / 100

@@ -1,4 +1,4 @@
-"""The ``octavo`` command. A subcommand's module is imported when it runs, or when its own help is asked for."""
+"""The ``octavo`` command. A subcommand's module is imported when it runs or prints its help."""
 
 import importlib
 import sys

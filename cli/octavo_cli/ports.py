@@ -22,7 +22,7 @@ def require_free(host: str, port: int, purpose: str) -> None:
             probe.listen(1)
         except OSError as error:
             raise PortInUse(
-                f"{purpose} port {port}: {str(error.strerror).lower()}{_holder(port)}; choose another one"
+                f"{purpose} port {port}: {str(error.strerror).lower()}{_holder(port)}; choose another port"
             ) from None
 
 
@@ -31,7 +31,7 @@ def _holder(port: int) -> str:
     inodes = _listening(port)
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and not inodes.isdisjoint(_sockets(process)):
-            with suppress(OSError):  # it has ended during the search
+            with suppress(OSError):  # the process ended during the search
                 name = (process / "comm").read_text().strip()
                 return f" by {name} (pid {process.name})"
     return ""

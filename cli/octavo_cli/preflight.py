@@ -28,7 +28,7 @@ def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
     if limit is not None and limit * replicas > cpus:
         raise ConfigurationError(
             f"spec.resources.limits.cpu: got {limit:g} for each of {replicas} replicas, "
-            f"allowed: {cpus:g} for all of them, which is what this machine gives"
+            f"allowed: {cpus:g} for all replicas together, the CPUs of this machine"
         )
 
 

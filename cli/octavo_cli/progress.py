@@ -33,7 +33,7 @@ def starting_logs(application: Application | None, logs: Path) -> Iterator[Path]
 def last_report(log: Path) -> str:
     """Return the replica's last report of its progress.
 
-    Return an empty string after the replica has logged why it ends, because Serve reports that too.
+    Return an empty string if the replica cannot start, because Serve reports the reason.
     """
     try:
         with log.open("rb") as file:
@@ -41,5 +41,5 @@ def last_report(log: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    said = next((found["text"] for line in reversed(lines) if (found := _REPORT.search(line))), "")
-    return "" if said.startswith("cannot start") else said
+    report = next((found["text"] for line in reversed(lines) if (found := _REPORT.search(line))), "")
+    return "" if report.startswith("cannot start") else report

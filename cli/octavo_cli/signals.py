@@ -15,13 +15,13 @@ class Stopped(BaseException):
 class Signals:
     """Counter of signals.
 
-    While ``raising``, each signal raises ``Stopped`` in the main thread; else each except the first.
+    While ``raising``, each signal raises ``Stopped`` in the main thread. Otherwise each signal except the first does.
     """
 
     def __init__(self) -> None:
         self.raising = True
         self.count = 0
-        # Not an Event: a handler would wait for ever if the thread below it holds the Event's lock.
+        # Not an Event: a handler would wait forever if the interrupted thread holds the Event's lock.
         self._read, self._write = os.pipe()
 
     def catch(self) -> None:

@@ -18,7 +18,7 @@ from octavo_cli.chat import Answer, Endpoint
 
 TIMEOUT_S = 30.0
 
-STATISTICS = re.compile(r"(\d+) prompt tokens \((\d+) cached\) · (\d+) tokens · first after")
+STATISTICS = re.compile(r"(\d+) prompt tokens \((\d+) cached\) · (\d+) tokens · first token after")
 
 
 class Terminal:
@@ -139,13 +139,13 @@ def test_something_else_that_listens_is_said_clearly(endpoint: str) -> None:
                 total_s=2.5,
                 finish_reason="stop",
             ),
-            "9 prompt tokens (8 cached) · 5 tokens · first after 0.50 s · 2.0 tokens/s",
+            "9 prompt tokens (8 cached) · 5 tokens · first token after 0.50 s · 2.0 tokens/s",
         ),
         (
             Answer(
                 usage={"prompt_tokens": 9, "completion_tokens": 1}, first_s=0.5, total_s=0.5, finish_reason="length"
             ),
-            "9 prompt tokens (0 cached) · 1 tokens · first after 0.50 s · cut at the longest length",
+            "9 prompt tokens (0 cached) · 1 tokens · first token after 0.50 s · stopped at the length limit",
         ),
     ],
 )

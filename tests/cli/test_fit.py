@@ -102,7 +102,7 @@ def told(spec: dict[str, Any]) -> str:
     [
         (
             {"rayCluster": {"external": {"dashboardURL": "http://ray:8265"}}},
-            r"spec\.rayCluster\.external: .*of its own",
+            r"spec\.rayCluster\.external: .*its own Ray",
         ),
         ({"model": {"uri": "pvc://claim/folder"}}, r"spec\.model\.uri: .*octavo up -f FILE /PATH"),
         ({"suspend": True}, r"spec\.suspend: "),

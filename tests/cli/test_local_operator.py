@@ -103,7 +103,7 @@ def test_it_is_put_once_and_ready_when_everything_runs(serve: Serve, operator: L
     )
     for _ in range(3):
         look = operator.round()
-        assert (look.ready, look.hindrance, look.news) == (False, "", ())
+        assert (look.ready, look.hindrance, look.messages) == (False, "", ())
     serve.become("RUNNING")
     assert operator.round().ready
     assert serve.puts == 1
@@ -112,21 +112,21 @@ def test_it_is_put_once_and_ready_when_everything_runs(serve: Serve, operator: L
 def test_what_somebody_else_changed_is_set_back_and_said(serve: Serve, running: LocalOperator) -> None:
     before = dict(serve.declared["a"])
     serve.declared["a"] = {**before, "route_prefix": "/other"}
-    (said,) = running.round().news
+    (said,) = running.round().messages
     assert "another client changed application" in said
     assert serve.declared["a"] == before
 
 
 def test_what_was_left_out_is_put_again_beside_what_is_there_now(serve: Serve, running: LocalOperator) -> None:
     serve.declared, serve.states = {"theirs": FOREIGN}, {"theirs": "RUNNING"}
-    (said,) = running.round().news
+    (said,) = running.round().messages
     assert "another client removed application" in said
     assert set(serve.declared) == {"a", "theirs"}
 
 
 def test_a_serve_that_lost_everything_gets_it_again(serve: Serve, running: LocalOperator) -> None:
     serve.declared, serve.states = {}, {}
-    (said,) = running.round().news
+    (said,) = running.round().messages
     assert "lost application a; the operator deployed it again" in said
     serve.become("RUNNING")
     assert running.round().ready
@@ -134,8 +134,8 @@ def test_a_serve_that_lost_everything_gets_it_again(serve: Serve, running: Local
 
 def test_a_serve_that_does_not_answer_is_said_once_and_left_alone(serve: Serve, running: LocalOperator) -> None:
     serve.error = Unreachable("its controller: is being restarted")
-    assert running.round().news == ("Ray Serve does not answer; its controller: is being restarted",)
-    assert running.round().news == ()
+    assert running.round().messages == ("Ray Serve does not answer; its controller: is being restarted",)
+    assert running.round().messages == ()
     serve.error = None
     assert running.round().ready
     assert serve.puts == 1
@@ -149,8 +149,8 @@ def test_what_failed_says_why_in_all_its_lines(state: str, serve: Serve, operato
 
 
 def test_a_configuration_that_serve_refuses_is_said(serve: Serve, operator: LocalOperator) -> None:
-    serve.error = Refused("Serve refuses the configuration: no such field")
-    assert operator.round().hindrance == "Serve refuses the configuration: no such field"
+    serve.error = Refused("Serve rejected the configuration: no such field")
+    assert operator.round().hindrance == "Serve rejected the configuration: no such field"
 
 
 def test_an_application_of_that_name_that_is_not_ours_is_not_touched(serve: Serve, operator: LocalOperator) -> None:

@@ -38,7 +38,7 @@ def until(operator: LocalOperator, done: Callable[[Look], object], timeout_s: fl
 
 
 async def test_what_serve_refuses_is_refused_and_not_unreachable(controller) -> None:
-    with pytest.raises(Refused, match="Serve refuses the configuration"):
+    with pytest.raises(Refused, match="Serve rejected the configuration"):
         await InProcess(controller).put({"applications": [{"name": "a", "deployments": 7}]})
 
 
@@ -62,13 +62,13 @@ def test_what_others_do_to_the_application_is_undone_until_it_is_suspended(
         changed = deepcopy(wanted)
         changed["deployments"][1]["user_config"]["served_name"] = "theirs"
         controller.apply([changed])
-        look = until(operator, lambda look: look.news)
-        assert look.news == ("another client changed application mine; the operator restored it",)
+        look = until(operator, lambda look: look.messages)
+        assert look.messages == ("another client changed application mine; the operator restored it",)
         until(operator, lambda look: look.ready)
 
         controller.apply([])
-        look = until(operator, lambda look: look.news)
-        assert look.news == ("Ray Serve had lost application mine; the operator deployed it again",)
+        look = until(operator, lambda look: look.messages)
+        assert look.messages == ("Ray Serve had lost application mine; the operator deployed it again",)
         until(operator, lambda look: look.ready)
 
         operator.suspend()

@@ -101,7 +101,7 @@ def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
     keys = tmp_path / "my keys"
     keys.write_text("# tenants\nreader sk-0123456789\n")
     service = up("--replicas", "2", "--api-key-file", str(keys), *SMALL)
-    service.wait_for("Ctrl-C stops it.")
+    service.wait_for("Press Ctrl-C to stop.")
     assert httpx.get(f"{service.url}/v1/models", trust_env=False).status_code == 401
     line = re.search(r"^curl .*$", service.said(), re.MULTILINE)
     assert line is not None
@@ -129,7 +129,7 @@ def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
 
 def test_a_second_ctrl_c_ends_it_while_an_answer_runs(up: Callable[..., Up]) -> None:
     service = up("-f", str(SMALLEST), *SMALL)
-    service.wait_for("Ctrl-C stops it.")
+    service.wait_for("Press Ctrl-C to stop.")
     assert "another client" not in service.said()
     body = {"model": "smallest", "prompt": "Once", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=30, trust_env=False) as response:
@@ -150,7 +150,7 @@ def test_stopped_while_it_starts_it_leaves_nothing_behind(up: Callable[..., Up])
     started = descendants(service.process.pid)
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(30) == 0
-    assert "Stopped before it was ready" in service.said()
+    assert "Stopped before the service was ready" in service.said()
     assert "SIGTERM" not in service.said()
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
     assert service.left_behind() == []
@@ -165,7 +165,7 @@ def test_a_signal_to_the_whole_group_while_ray_starts_does_not_wait_for_what_is_
     assert os.getpgid(gcs[0]) != service.process.pid
     os.killpg(service.process.pid, signal.SIGTERM)
     assert service.process.wait(25) == 0
-    assert "Stopped before it was ready" in service.said()
+    assert "Stopped before the service was ready" in service.said()
     assert service.left_behind() == []
 
 
