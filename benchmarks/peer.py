@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from octavo_api.model_source import EMBEDDED, locate
-from octavo_engine.weights.opening import open_checkpoint
+from octavo_engine.models.registry import open_checkpoint
 
 
 def hf_model(dtype: torch.dtype) -> LlamaForCausalLM:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
-from octavo_engine.models.tensors import EMBEDDING, tensors_of
+from octavo_engine.models.family import EMBEDDING
+from octavo_engine.models.registry import tensors_of
 from octavo_engine.weights.model_config import ModelConfig
 
 GIB = 2**30

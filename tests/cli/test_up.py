@@ -182,8 +182,8 @@ def write_broken_model(folder: Path) -> Path:
     from safetensors.torch import save_file
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    from octavo_engine.models.tensors import tensors_of
-    from octavo_engine.weights.hf_config import config_from_folder
+    from octavo_engine.models.registry import config_from_hf, tensors_of
+    from octavo_engine.weights.hf_config import HfConfig
 
     folder.mkdir()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -201,7 +201,7 @@ def write_broken_model(folder: Path) -> Path:
         "vocab_size": len(alphabet),
     }
     (folder / "config.json").write_text(json.dumps(config))
-    tensors = {name: torch.ones(shape) for name, shape in tensors_of(config_from_folder(folder)).items()}
+    tensors = {name: torch.ones(shape) for name, shape in tensors_of(config_from_hf(HfConfig.read(folder))).items()}
     tensors["model.norm.weight"][0] = torch.nan
     save_file(tensors, folder / "model.safetensors")
     return folder

@@ -13,12 +13,11 @@ from octavo_api.model_source import EMBEDDED, locate
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
-from octavo_engine.models.tensors import tensors_of
+from octavo_engine.models.registry import config_from_hf, open_gguf, tensors_of
 from octavo_engine.sizing import PANEL_WIDTH, Machine
 from octavo_engine.startup.loading import load_engine
 from octavo_engine.startup.planning import plan_engine
-from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
-from octavo_engine.weights.hf_config import config_from_folder
+from octavo_engine.weights.hf_config import HfConfig
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -37,7 +36,7 @@ def write_model(folder: Path, seed: int = 0, **changes: object) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
     noise = torch.Generator().manual_seed(seed)
-    shapes = tensors_of(config_from_folder(folder))
+    shapes = tensors_of(config_from_hf(HfConfig.read(folder)))
     save_file(
         {name: torch.randn(shape, generator=noise) * 0.2 for name, shape in shapes.items()},
         folder / "model.safetensors",
@@ -166,7 +165,7 @@ def transformers_model():
     import transformers
     from transformers.initialization import no_init_weights
 
-    checkpoint = GgufCheckpoint(locate(EMBEDDED).path)
+    checkpoint = open_gguf(locate(EMBEDDED).path)
     ours = checkpoint.config
     config = transformers.LlamaConfig(
         vocab_size=ours.vocab_size,

@@ -1,35 +1,120 @@
-"""The Llama family (Llama, Mistral, Qwen2): one decoder over flat, unpadded batches of tokens."""
+"""The Llama family: one decoder over flat, unpadded batches of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from octavo_engine.models.rope import cos_sin_table
-from octavo_engine.models.tensors import EMBEDDING
+from octavo_engine.models.family import EMBEDDING, FamilySpec, GgufSpec
+from octavo_engine.weights.checkpoint import Shape
+from octavo_engine.weights.gguf_config import GgufConfig, config_from_gguf
+from octavo_engine.weights.hf_config import HfConfig, config_from_hf
 from octavo_engine.weights.model_config import ModelConfig
 from octavo_engine.weights.reader import WeightReader
-from octavo_kernels import AttentionMetadata, Kernels, Linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from octavo_kernels import AttentionMetadata, Kernels, Linear
+
+ARCHITECTURE = "LlamaForCausalLM"
+
+GGUF_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "model.layers.{}.input_layernorm",
+    "blk.{}.attn_q": "model.layers.{}.self_attn.q_proj",
+    "blk.{}.attn_k": "model.layers.{}.self_attn.k_proj",
+    "blk.{}.attn_v": "model.layers.{}.self_attn.v_proj",
+    "blk.{}.attn_output": "model.layers.{}.self_attn.o_proj",
+    "blk.{}.ffn_norm": "model.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_gate": "model.layers.{}.mlp.gate_proj",
+    "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
+    "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
+}
+
+
+def _config(hf: HfConfig) -> ModelConfig:
+    biased = hf.boolean("attention_bias", False)
+    mlp_bias = hf.boolean("mlp_bias", False)
+    return config_from_hf(hf, family=ARCHITECTURE, qkv_bias=biased, output_bias=biased, mlp_bias=mlp_bias)
+
+
+def _config_from_gguf(gguf: GgufConfig) -> ModelConfig:
+    return config_from_gguf(gguf, family=ARCHITECTURE, **biases(gguf))
+
+
+def biases(gguf: GgufConfig) -> dict[str, Any]:
+    """Return the biases that the file has tensors for."""
+    return {
+        "qkv_bias": "blk.0.attn_q.bias" in gguf.tensors,
+        "output_bias": "blk.0.attn_output.bias" in gguf.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in gguf.tensors,
+    }
+
+
+def tensors(config: ModelConfig) -> dict[str, Shape]:
+    """Return names and shapes of all tensors."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    projections = {
+        "self_attn.q_proj": (config.q_size, hidden, config.qkv_bias),
+        "self_attn.k_proj": (config.kv_size, hidden, config.qkv_bias),
+        "self_attn.v_proj": (config.kv_size, hidden, config.qkv_bias),
+        "self_attn.o_proj": (hidden, config.q_size, config.output_bias),
+        "mlp.gate_proj": (inner, hidden, config.mlp_bias),
+        "mlp.up_proj": (inner, hidden, config.mlp_bias),
+        "mlp.down_proj": (hidden, inner, config.mlp_bias),
+    }
+    for index in range(config.num_layers):
+        prefix = f"model.layers.{index}."
+        shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
+        shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+        for name, (rows, columns, biased) in projections.items():
+            shapes[f"{prefix}{name}.weight"] = (rows, columns)
+            if biased:
+                shapes[f"{prefix}{name}.bias"] = (rows,)
+    return shapes
+
+
+def _restore(name: str, tensor: "Tensor", config: ModelConfig) -> "Tensor":
+    if ".q_proj." in name:
+        return _interleaved_to_halves(tensor, config.num_heads)
+    if ".k_proj." in name:
+        return _interleaved_to_halves(tensor, config.num_kv_heads)
+    return tensor
+
+
+def _interleaved_to_halves(tensor: "Tensor", heads: int) -> "Tensor":
+    """Undo ``permute`` of llama.cpp's converter: pairs of rows ``(2i, 2i+1)`` become rows ``(i, i + head/2)``."""
+    rows = tensor.shape[0]
+    pairs = tensor.view(heads, rows // heads // 2, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape).contiguous()
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaLayer:
     """One layer's packed weights; query, key and value are one matrix, gate and up another."""
 
-    input_norm: Tensor
-    qkv: Linear
-    output: Linear
-    post_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    input_norm: "Tensor"
+    qkv: "Linear"
+    output: "Linear"
+    post_norm: "Tensor"
+    gate_up: "Linear"
+    down: "Linear"
     sliding_window: int
 
 
-class LlamaModel:
-    """Weights packed for ``kernels``. Activations have the weights' dtype, logits are fp32."""
+class LlamaDecoder:
+    """A ``Decoder`` with its weights packed for ``kernels``."""
 
-    def __init__(self, config: ModelConfig, kernels: Kernels, weights: WeightReader, max_model_len: int) -> None:
+    def __init__(self, config: ModelConfig, kernels: "Kernels", weights: WeightReader, max_model_len: int) -> None:
+        import torch
+
+        from octavo_engine.models.rope import cos_sin_table
+
         self.config = config
         self._kernels = kernels
         table = weights.tensor(EMBEDDING)
@@ -45,19 +130,17 @@ class LlamaModel:
         self._scale = config.head_dim**-0.5
 
     def forward(
-        self, token_ids: Tensor, kv_layers: Sequence[Tensor], meta: AttentionMetadata, rows: Tensor | None
-    ) -> Tensor:
-        """Write the KV of ``token_ids [T]`` and return the hidden states of tokens ``rows`` (of all if None).
+        self, token_ids: "Tensor", kv_layers: "Sequence[Tensor]", meta: "AttentionMetadata", rows: "Tensor | None"
+    ) -> "Tensor":
+        """Compute as ``Decoder.forward`` describes.
 
-        ``kv_layers`` has a view ``[blocks, 2, kv_heads, block_size, head_dim]`` of the cache for each layer. The result
-        is normed, ready for ``logits``. The last layer computes output and feed-forward for ``rows`` alone: nothing
-        else reads them.
+        The last layer computes output and feed-forward for ``rows`` alone: nothing else reads them.
         """
         kernels, config, eps = self._kernels, self.config, self.config.rms_norm_eps
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         by_head = (len(token_ids), sum(heads), config.head_dim)
         residual = self._embed(token_ids)
-        hidden = kernels.rms_norm(residual, self._layers[0].input_norm, eps)
+        hidden: Tensor = kernels.rms_norm(residual, self._layers[0].input_norm, eps)
         for index, layer in enumerate(self._layers):
             q, k, v = layer.qkv(hidden).view(by_head).split(heads, dim=1)
             kv_layer = kv_layers[index]
@@ -74,15 +157,15 @@ class LlamaModel:
             hidden = kernels.add_rms_norm(hidden, residual, next_norm, eps)
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Compute the logits ``[R, hidden_size] -> [R, vocab_size]`` in fp32."""
-        return self._head(hidden)
+    def logits(self, hidden: "Tensor") -> "Tensor":
+        logits: Tensor = self._head(hidden)
+        return logits
 
 
-def _layer(index: int, config: ModelConfig, kernels: Kernels, weights: WeightReader) -> LlamaLayer:
+def _layer(index: int, config: ModelConfig, kernels: "Kernels", weights: WeightReader) -> LlamaLayer:
     prefix = f"model.layers.{index}."
 
-    def linear(*names: str) -> Linear:
+    def linear(*names: str) -> "Linear":
         weight = weights.stacked([f"{prefix}{name}.weight" for name in names])
         bias = weights.optional_stacked([f"{prefix}{name}.bias" for name in names])
         return kernels.pack_linear(weight, bias)
@@ -96,3 +179,12 @@ def _layer(index: int, config: ModelConfig, kernels: Kernels, weights: WeightRea
         down=linear("mlp.down_proj"),
         sliding_window=config.sliding_windows[index] or 0,
     )
+
+
+LLAMA = FamilySpec(
+    architecture=ARCHITECTURE,
+    config=_config,
+    tensors=tensors,
+    decoder=LlamaDecoder,
+    gguf=GgufSpec("llama", _config_from_gguf, GGUF_NAMES, _restore),
+)

@@ -8,7 +8,7 @@ import torch
 
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import Logprobs, RowJoin, RowWork, StepOutput, StepPlan
-from octavo_engine.models.llama import LlamaModel
+from octavo_engine.models.family import Decoder
 from octavo_engine.runner.draws import draws_of
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.rows import Rows
@@ -25,7 +25,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: LlamaModel,
+        model: Decoder,
         kernels: Kernels,
         *,
         num_blocks: int,

@@ -10,7 +10,7 @@ from octavo_api.errors import ConfigurationError
 from octavo_api.model_source import locate
 from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.models.registry import load_model
+from octavo_engine.models.registry import load_model, num_parameters
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sizing import GIB, Machine, choose_threads
 from octavo_engine.startup.planning import plan_engine
@@ -65,7 +65,7 @@ def load_engine(
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     report(
-        f"{config.family}, {config.num_parameters / 1e6:.0f}M parameters in {plan.dtype}, {threads} threads, "
+        f"{config.family}, {num_parameters(config) / 1e6:.0f}M parameters in {plan.dtype}, {threads} threads, "
         f"instruction set {kernels.instruction_set}, memory {memory.total / GIB:.2f} GiB, of which KV cache "
         f"{memory.cache / GIB:.2f} GiB in {memory.num_blocks} blocks"
     )

@@ -19,9 +19,12 @@ _NAMED = 8
 class Checkpoint(Protocol):
     """Tensors in files. ``shapes`` are of all tensors there; ``read`` returns a new tensor in ``dtype``."""
 
-    path: Path
-    config: ModelConfig
-    shapes: Mapping[str, Shape]
+    @property
+    def path(self) -> Path: ...
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def shapes(self) -> Mapping[str, Shape]: ...
 
     def read(self, name: str, dtype: "torch.dtype") -> "torch.Tensor": ...
 

@@ -2,18 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
-
-class Family(StrEnum):
-    """Architectures of ``config.json`` that the engine serves."""
-
-    LLAMA = "LlamaForCausalLM"
-    MISTRAL = "MistralForCausalLM"
-    QWEN2 = "Qwen2ForCausalLM"
 
 
 class RopeKind(StrEnum):
@@ -46,13 +34,15 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder-only model of the Llama family.
+    """A decoder-only model. ``family`` is the architecture, by the name in ``config.json``.
+
+    A family that needs more fields extends this class in its own file.
 
     ``sliding_windows`` has one entry for each layer: the number of tokens back that attention reads (itself included),
     or None. ``max_model_len`` is the longest sequence that the model's positions reach.
     """
 
-    family: Family
+    family: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -64,11 +54,11 @@ class ModelConfig:
     max_model_len: int
     rope: RopeConfig
     tie_word_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
     sliding_windows: tuple[int | None, ...]
     eos_token_ids: frozenset[int]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
 
     @property
     def q_size(self) -> int:
@@ -78,15 +68,15 @@ class ModelConfig:
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
 
-    @property
-    def num_parameters(self) -> int:
-        """Number of weights to keep in memory; tied embeddings count once."""
-        hidden, inner = self.hidden_size, self.intermediate_size
-        attention = hidden * (self.q_size + 2 * self.kv_size) + self.q_size * hidden
-        layer = attention + 3 * hidden * inner + 2 * hidden
-        embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * hidden
-        return self.num_layers * layer + embeddings + hidden
-
     def block_bytes(self, block_size: int, item_size: int) -> int:
         """Return the bytes of one block of KV cache: keys and values of ``block_size`` tokens in all layers."""
         return self.num_layers * 2 * self.num_kv_heads * block_size * self.head_dim * item_size
+
+
+def max_model_len(positions: int, rope: RopeConfig) -> int:
+    """Return the longest sequence under ``rope``: linear and yarn scaling stretch the positions (as in vLLM)."""
+    if rope.kind is RopeKind.LINEAR:
+        return int(positions * rope.factor)
+    if rope.kind is RopeKind.YARN:
+        return max(positions, int(rope.original_max_position_embeddings * rope.factor))
+    return positions

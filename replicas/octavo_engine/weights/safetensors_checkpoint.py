@@ -1,14 +1,16 @@
 """A folder of safetensors files as a checkpoint: one file, or shards under ``model.safetensors.index.json``."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from safetensors import SafetensorError, safe_open
 
 from octavo_api.errors import ModelError
 from octavo_engine.weights.checkpoint import Shape
 from octavo_engine.weights.fingerprint import fingerprint
-from octavo_engine.weights.hf_config import config_from_folder, read_json
+from octavo_engine.weights.hf_config import read_json
+from octavo_engine.weights.model_config import ModelConfig
 
 if TYPE_CHECKING:
     import torch
@@ -18,16 +20,29 @@ _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
+class _Slice(Protocol):
+    def get_dtype(self) -> str: ...
+    def get_shape(self) -> Sequence[int]: ...
+
+
+class _File(Protocol):
+    """The part of ``safe_open``, which has no types, that this module uses."""
+
+    def keys(self) -> Iterable[str]: ...
+    def get_slice(self, name: str) -> _Slice: ...
+    def get_tensor(self, name: str) -> "torch.Tensor": ...
+
+
 class SafetensorsCheckpoint:
     """A ``Checkpoint`` in safetensors files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
         self.path = folder
-        self.config = config_from_folder(folder)
+        self.config = config
         self._files = _files(folder)
         self.shapes: dict[str, Shape] = {}
         self._homes: dict[str, Path] = {}
-        self._open_files: dict[Path, safe_open] = {}
+        self._open_files: dict[Path, _File] = {}
         for file in self._files:
             self._read_header(file)
 
@@ -70,8 +85,8 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _open(path: Path, framework: str) -> safe_open:
+def _open(path: Path, framework: str) -> _File:
     try:
-        return safe_open(path, framework=framework)
+        return cast(_File, safe_open(path, framework=framework))
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: truncated or broken: {error}") from error

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import octavo_kernels
-from octavo_engine.models.registry import load_model
-from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
+from octavo_engine.models.registry import load_model, open_folder
 from octavo_kernels.reference import ReferenceKernels
 
 SHAPE = {
@@ -56,7 +55,7 @@ def our_logits(kernels) -> Callable:
 
     @torch.inference_mode()
     def logits(folder: Path, prompts: list[list[int]], dtype: torch.dtype = torch.float32):
-        checkpoint = SafetensorsCheckpoint(folder)
+        checkpoint = open_folder(folder)
         config = checkpoint.config
         model = load_model(checkpoint, kernels, dtype, config.max_model_len)
         lens = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int32)

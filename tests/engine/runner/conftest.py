@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 import octavo_kernels
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import BlockCopy, Logprobs, RowJoin, RowWork, StepPlan
-from octavo_engine.models.registry import load_model
-from octavo_engine.models.tensors import tensors_of
+from octavo_engine.models.registry import config_from_hf, load_model, open_folder, tensors_of
 from octavo_engine.runner.model_runner import ModelRunner
+from octavo_engine.weights.hf_config import HfConfig
 from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 from octavo_kernels.reference import ReferenceKernels
 
@@ -44,15 +44,13 @@ CONFIG = {
 def checkpoint(tmp_path_factory) -> SafetensorsCheckpoint:
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    from octavo_engine.weights.hf_config import config_from_folder
-
     noise = torch.Generator().manual_seed(1)
     tensors = {
         name: torch.randn(shape, generator=noise) * 0.15 + ("norm" in name)
-        for name, shape in tensors_of(config_from_folder(folder)).items()
+        for name, shape in tensors_of(config_from_hf(HfConfig.read(folder))).items()
     }
     save_file(tensors, folder / "model.safetensors")
-    return SafetensorsCheckpoint(folder)
+    return open_folder(folder)
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.tensors import tensors_of
+from octavo_engine.models.registry import open_gguf, tensors_of
 from octavo_engine.weights.checkpoint import check_tensors
-from octavo_engine.weights.gguf_checkpoint import GgufCheckpoint
 from octavo_engine.weights.gguf_file import GgufFile
-from octavo_engine.weights.model_config import Family, RopeKind
+from octavo_engine.weights.model_config import RopeKind
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 RAW_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
@@ -130,9 +129,9 @@ def test_slices_give_what_the_whole_gives(tmp_path, monkeypatch):
 
 def test_llama_names_and_permuted_rows(tmp_path):
     tensors = write(tmp_path / "model.gguf", "F32", biases=True)
-    checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
+    checkpoint = open_gguf(tmp_path / "model.gguf")
     config = checkpoint.config
-    assert (config.family, config.qkv_bias, config.tie_word_embeddings) == (Family.LLAMA, True, False)
+    assert (config.family, config.qkv_bias, config.tie_word_embeddings) == ("LlamaForCausalLM", True, False)
     assert (config.rope.theta, config.eos_token_ids, config.max_model_len) == (5000.0, {7, 9}, 128)
     check_tensors(checkpoint, tensors_of(config), frozenset({"none"}))
     for part, heads in (("q", HEADS), ("k", KV_HEADS)):
@@ -154,15 +153,15 @@ def test_llama_names_and_permuted_rows(tmp_path):
 
 def test_qwen2_rows_are_not_permuted(tmp_path):
     tensors = write(tmp_path / "model.gguf", "F32", arch="qwen2", biases=True)
-    checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
-    assert checkpoint.config.family is Family.QWEN2
+    checkpoint = open_gguf(tmp_path / "model.gguf")
+    assert checkpoint.config.family == "Qwen2ForCausalLM"
     ours = checkpoint.read("model.layers.0.self_attn.q_proj.weight", torch.float32).numpy()
     assert np.array_equal(ours, tensors["blk.0.attn_q.weight"])
 
 
 def test_embeddings_are_tied_where_the_head_is_left_out(tmp_path):
     write(tmp_path / "model.gguf", leave_out=("output.weight",))
-    checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
+    checkpoint = open_gguf(tmp_path / "model.gguf")
     assert checkpoint.config.tie_word_embeddings
     check_tensors(checkpoint, tensors_of(checkpoint.config), frozenset({"none"}))
 
@@ -170,9 +169,9 @@ def test_embeddings_are_tied_where_the_head_is_left_out(tmp_path):
 def test_rope_factors_and_scaling(tmp_path):
     factors = [1.0] * 8 + [8.0] * 8
     write(tmp_path / "a.gguf", freq_factors=factors)
-    assert GgufCheckpoint(tmp_path / "a.gguf").config.rope.freq_factors == tuple(factors)
+    assert open_gguf(tmp_path / "a.gguf").config.rope.freq_factors == tuple(factors)
     write(tmp_path / "b.gguf", changes={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0})
-    config = GgufCheckpoint(tmp_path / "b.gguf").config
+    config = open_gguf(tmp_path / "b.gguf").config
     assert (config.rope.kind, config.rope.factor, config.max_model_len) == (RopeKind.YARN, 4.0, 512)
 
 
@@ -194,13 +193,13 @@ def test_models_that_are_not_served_are_named(arch, changes, message, tmp_path):
     path = tmp_path / "model.gguf"
     write(path, arch=arch, changes=changes)
     with pytest.raises(ModelError, match=message) as caught:
-        GgufCheckpoint(path)
+        open_gguf(path)
     assert str(path) in caught.value.message
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path):
     write(tmp_path / "model.gguf", leave_out=("blk.1.ffn_up.weight",), changes={"vocab_size": VOCABULARY + 1})
-    checkpoint = GgufCheckpoint(tmp_path / "model.gguf")
+    checkpoint = open_gguf(tmp_path / "model.gguf")
     with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: missing") as caught:
         check_tensors(checkpoint, tensors_of(checkpoint.config), frozenset({"none"}))
     assert f"embed_tokens.weight: got shape [{VOCABULARY}, {HIDDEN}], the configuration says [97," in str(caught.value)
@@ -227,7 +226,7 @@ def test_broken_lengths_give_no_other_error_and_no_endless_loop(tmp_path):
         broken = bytes(data[:offset]) + struct.pack("<Q", 2**62) + bytes(data[offset + 8 :])
         path.write_bytes(broken)
         with contextlib.suppress(ModelError):
-            GgufCheckpoint(path)
+            open_gguf(path)
 
 
 def test_other_files_are_refused(tmp_path):
@@ -244,9 +243,9 @@ def test_fingerprint_follows_the_content_and_not_the_place(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     write(tmp_path / "model.gguf")
     write(tmp_path / "elsewhere/model.gguf")
-    first = GgufCheckpoint(tmp_path / "model.gguf").fingerprint()
-    assert GgufCheckpoint(tmp_path / "elsewhere/model.gguf").fingerprint() == first
+    first = open_gguf(tmp_path / "model.gguf").fingerprint()
+    assert open_gguf(tmp_path / "elsewhere/model.gguf").fingerprint() == first
     with (tmp_path / "model.gguf").open("r+b") as file:
         file.seek(GgufFile(tmp_path / "elsewhere/model.gguf").header_bytes + 50)
         file.write(b"\xff")
-    assert GgufCheckpoint(tmp_path / "model.gguf").fingerprint() != first
+    assert open_gguf(tmp_path / "model.gguf").fingerprint() != first

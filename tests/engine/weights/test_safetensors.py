@@ -8,10 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.registry import load_model
-from octavo_engine.models.tensors import tensors_of
-from octavo_engine.weights.hf_config import config_from_folder
-from octavo_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
+from octavo_engine.models.registry import config_from_hf, load_model, open_folder, tensors_of
+from octavo_engine.weights.hf_config import HfConfig
 from octavo_kernels.reference import ReferenceKernels
 
 CONFIG = {
@@ -34,12 +32,12 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tensors(folder) -> dict[str, torch.Tensor]:
-    shapes = tensors_of(config_from_folder(folder))
+    shapes = tensors_of(config_from_hf(HfConfig.read(folder)))
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
 def load(folder, dtype=torch.float32, report: Callable[[str], None] = lambda _: None):
-    return load_model(SafetensorsCheckpoint(folder), ReferenceKernels(), dtype, 64, report)
+    return load_model(open_folder(folder), ReferenceKernels(), dtype, 64, report)
 
 
 def shard(folder, tensors):
@@ -53,10 +51,10 @@ def shard(folder, tensors):
 
 def test_one_file_and_shards_hold_the_same_model(folder, tensors):
     shard(folder, tensors)
-    sharded = SafetensorsCheckpoint(folder)
+    sharded = open_folder(folder)
     (folder / "model.safetensors.index.json").unlink()
     save_file(tensors, folder / "model.safetensors")
-    single = SafetensorsCheckpoint(folder)
+    single = open_folder(folder)
     assert single.shapes == sharded.shapes
     for name, tensor in tensors.items():
         assert torch.equal(single.read(name, torch.float32), tensor)
@@ -66,7 +64,7 @@ def test_one_file_and_shards_hold_the_same_model(folder, tensors):
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
 def test_every_float_type_is_read(stored, folder, tensors):
     save_file({name: tensor.to(stored) for name, tensor in tensors.items()}, folder / "model.safetensors")
-    read = SafetensorsCheckpoint(folder).read("model.norm.weight", torch.float32)
+    read = open_folder(folder).read("model.norm.weight", torch.float32)
     assert torch.equal(read, tensors["model.norm.weight"].to(stored).float())
 
 
@@ -143,7 +141,7 @@ def test_a_broken_index_is_named(text, folder, tensors):
 
 def test_fingerprint_tells_fine_tunes_apart(folder, tensors):
     save_file(tensors, folder / "model.safetensors")
-    first = SafetensorsCheckpoint(folder).fingerprint()
-    assert SafetensorsCheckpoint(folder).fingerprint() == first
+    first = open_folder(folder).fingerprint()
+    assert open_folder(folder).fingerprint() == first
     save_file({name: tensor + 0.01 for name, tensor in tensors.items()}, folder / "model.safetensors")
-    assert SafetensorsCheckpoint(folder).fingerprint() != first
+    assert open_folder(folder).fingerprint() != first
