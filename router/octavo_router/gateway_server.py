@@ -6,7 +6,8 @@ from functools import partial
 
 from octavo_api.errors import StartupError
 from octavo_api.settings import RouterSettings
-from octavo_router.answers.gateway import Gateway, Pool
+from octavo_router.answers.gateway import Gateway
+from octavo_router.fleet.engine_request import Pool
 from octavo_router.front.keys import ApiKeys
 from octavo_router.front.listen import bind
 from octavo_router.front.tls import Certificate

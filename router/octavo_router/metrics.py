@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from octavo_api.v1 import replica_pb2
-from octavo_router.answers.generation import Generation
+from octavo_router.answers.request_log import EndedRequest
 from octavo_router.fleet.replica_status import ReplicaState
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.route import Route
@@ -197,19 +197,18 @@ class Metrics:
     def first_token(self, seconds: float) -> None:
         self._histograms["time_to_first_token_seconds"].observe(seconds)
 
-    def ended(self, generation: Generation, seconds: float) -> None:
+    def request_ended(self, request: EndedRequest) -> None:
         observe = self._histograms
-        for reason in generation.finish_reasons:
+        for reason in request.finish_reasons:
             self._counters["request_success"].labels(reason).inc()
-        sampling = generation.call.sampling
-        observe["e2e_request_latency_seconds"].observe(seconds)
-        observe["request_prompt_tokens"].observe(len(generation.prompt_token_ids))
-        observe["request_generation_tokens"].observe(generation.completion_tokens)
-        observe["request_cached_tokens"].observe(generation.cached_tokens or 0)
-        observe["request_params_n"].observe(sampling.n)
-        if sampling.max_tokens is not None:
-            observe["request_params_max_tokens"].observe(sampling.max_tokens)
-        if (timing := generation.timing) is not None:
+        observe["e2e_request_latency_seconds"].observe(request.seconds)
+        observe["request_prompt_tokens"].observe(request.prompt_tokens)
+        observe["request_generation_tokens"].observe(request.completion_tokens)
+        observe["request_cached_tokens"].observe(request.cached_tokens)
+        observe["request_params_n"].observe(request.sampling.n)
+        if request.sampling.max_tokens is not None:
+            observe["request_params_max_tokens"].observe(request.sampling.max_tokens)
+        if (timing := request.timing) is not None:
             observe["request_queue_time_seconds"].observe(timing.queue_s)
             observe["request_prefill_time_seconds"].observe(timing.prefill_s)
             observe["request_decode_time_seconds"].observe(timing.decode_s)

@@ -41,7 +41,7 @@ class Call:
     """One prompt and its parameters. The constructor checks them, except for checks that need the model.
 
     ``timeout_s`` is the client's own limit in seconds; the gateway's ``request_timeout_seconds`` holds as well.
-    ``index`` is the prompt's number among the prompts of one HTTP request. A ``whole`` answer is not streamed to
+    ``index`` is the prompt's number among the prompts of one HTTP request. A ``buffered`` answer is not streamed to
     the client.
     """
 
@@ -56,7 +56,7 @@ class Call:
     tenant: str = ""
     timeout_s: float | None = None
     index: int = 0
-    whole: bool = False
+    buffered: bool = False
 
     def __post_init__(self) -> None:
         check_stops(self.stop)

@@ -13,7 +13,7 @@ class Delta:
     """New output of one choice. ``text`` is never empty unless the choice ends with it.
 
     ``token_ids`` and ``logprobs`` cover all tokens since the last delta, whether or not they show as text.
-    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice. ``anew`` is True if
+    ``stop_reason`` is the stop string or the id of ``stop_token_ids`` that ended the choice. ``restarted`` is True if
     the choice has restarted; its earlier deltas are void.
     """
 
@@ -23,7 +23,7 @@ class Delta:
     logprobs: list[sampling_pb2.PositionLogprobs]
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    anew: bool = False
+    restarted: bool = False
 
 
 class ChoiceReader:

@@ -2,33 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 from octavo_api.errors import DeadlineExceeded, Draining, InvalidRequest, ModelNotFound
 from octavo_api.settings import RouterSettings
-from octavo_api.v1 import replica_pb2
 from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, check_token_ids
 from octavo_router.answers.generation import Generation, RequestObserver
-from octavo_router.fleet.engine_request import Dispatcher, EngineRequest
-from octavo_router.fleet.replica_status import ReplicaStatus
+from octavo_router.fleet.engine_request import EngineRequest, Pool
 from octavo_text import ModelText
 
 LATE_S = 2.0
 """Maximum seconds that an answer may run after its deadline. Then its client does not read, or its stream hangs."""
-
-
-class Pool(Dispatcher, Protocol):
-    """A dispatcher that also reports the limits and states of its replicas."""
-
-    @property
-    def limits(self) -> replica_pb2.Limits | None: ...
-
-    @property
-    def holds_requests(self) -> bool: ...
-
-    def replicas(self) -> Sequence[ReplicaStatus]: ...
 
 
 class Gateway:
@@ -146,7 +131,7 @@ class Gateway:
             cache_salt=call.salt,
             tenant=call.tenant,
             deadline=now + timeout_s,
-            whole=call.whole,
+            buffered=call.buffered,
         )
         generation = Generation(call, ids, now, self.text, self._observer, on_close=self._closed)
         self._generations.add(generation)

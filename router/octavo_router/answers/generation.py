@@ -8,9 +8,9 @@ from typing import Protocol, Self
 from octavo_api.errors import EngineFailure, RequestError
 from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.answers import request_log
 from octavo_router.answers.call import Call
 from octavo_router.answers.choice_reader import ChoiceReader, Delta
+from octavo_router.answers.request_log import EndedRequest, log_end
 from octavo_router.fleet.engine_request import RequestStream
 from octavo_router.routing.route import Route
 from octavo_text import ModelText, StopStrings
@@ -23,7 +23,7 @@ class RequestObserver(Protocol):
 
     def next_tokens(self, seconds: float) -> None: ...
 
-    def ended(self, generation: "Generation", seconds: float) -> None: ...
+    def request_ended(self, request: EndedRequest) -> None: ...
 
 
 class Generation:
@@ -57,7 +57,7 @@ class Generation:
         self._closed = False
         self._text = text
         self._restarts = 0
-        self._anew: set[int] = set()
+        self._restarted: set[int] = set()
         self.finish_reasons: list[str] = []
         self._choices = _readers(call, prompt_token_ids, text)
 
@@ -65,7 +65,7 @@ class Generation:
         self._stream = stream
         self._next_outputs = aiter(stream).__anext__
 
-    def _was_begun_again(self) -> bool:
+    def _reset_if_restarted(self) -> bool:
         """Return True if the request has restarted. Then forget the void output of the previous engine."""
         if self._stream is None or self._stream.restarts == self._restarts:
             return False
@@ -73,7 +73,7 @@ class Generation:
         self.cached_tokens, self.timing = None, None
         self.prompt_logprobs, self.finish_reasons = [], []
         self._choices = _readers(self.call, self.prompt_token_ids, self._text)
-        self._anew = set(range(len(self._choices)))
+        self._restarted = set(range(len(self._choices)))
         return True
 
     @property
@@ -98,7 +98,7 @@ class Generation:
             except StopAsyncIteration:
                 raise EngineFailure("the engine's stream ended before its answer did") from None
             now = self._clock()
-            if self._was_begun_again():
+            if self._reset_if_restarted():
                 pass  # neither a first token nor a pause between two
             elif self._last_output:
                 self._next_tokens(now - self._last_output)
@@ -107,18 +107,18 @@ class Generation:
             self._last_output = now
             for output in outputs:
                 if output.finish_reason or self._scores_prompt or self.cached_tokens is None:
-                    self._take_rare(output)
+                    self._take_first_and_last_fields(output)
                 choice = self._choices[output.choice]
                 if not choice.finished and (delta := choice.take(output)) is not None:
                     deltas.append(delta)
-                    if self._anew:
-                        delta.anew = delta.choice in self._anew
-                        self._anew.discard(delta.choice)
+                    if self._restarted:
+                        delta.restarted = delta.choice in self._restarted
+                        self._restarted.discard(delta.choice)
                     if delta.finish_reason is not None:
                         self._finish(delta, output)
         return self, deltas
 
-    def _take_rare(self, output: replica_pb2.Output) -> None:
+    def _take_first_and_last_fields(self, output: replica_pb2.Output) -> None:
         """Read the fields that only a first or a last output has, and the prompt's log probabilities."""
         if output.finish_reason:
             if output.finish_reason == sampling_pb2.FINISH_REASON_ERROR:
@@ -145,14 +145,28 @@ class Generation:
             return
         self._closed = True
         self._on_close(self)
-        self._was_begun_again()
+        self._reset_if_restarted()
         reason = FinishReason.ABORT if error is None else FinishReason.ERROR
         self.finish_reasons += [reason] * (len(self._choices) - len(self.finish_reasons))
-        seconds = self._clock() - self._arrived
-        self._observer.ended(self, seconds)
-        request_log.ended(self, seconds, error)
+        ended = self._ended_request(error)
+        self._observer.request_ended(ended)
+        log_end(ended)
         if self._stream is not None:
             await self._stream.aclose()
+
+    def _ended_request(self, error: Exception | None) -> EndedRequest:
+        return EndedRequest(
+            request_id=self.call.request_id,
+            sampling=self.call.sampling,
+            finish_reasons=self.finish_reasons,
+            seconds=self._clock() - self._arrived,
+            prompt_tokens=len(self.prompt_token_ids),
+            cached_tokens=self.cached_tokens or 0,
+            completion_tokens=self.completion_tokens,
+            route=self.route,
+            timing=self.timing,
+            error=error,
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,7 +10,9 @@ import itertools
 import math
 from collections import deque
 
-from octavo_api.errors import QueueFull, RequestError
+from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, QueueFull, RequestError
+from octavo_api.v1 import replica_pb2
+from octavo_router.fleet.engine_request import EngineRequest
 
 RATE_SAMPLES = 64
 MAX_RETRY_AFTER_S = 60.0
@@ -21,7 +23,7 @@ class Admission:
 
     def __init__(self, *, max_inflight: int, max_queued: int) -> None:
         self._max_inflight = max_inflight
-        self._max_queued = max_queued
+        self.max_queued = max_queued
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
         self._ended_at: deque[float] = deque(maxlen=RATE_SAMPLES)
@@ -37,10 +39,10 @@ class Admission:
         if self.inflight < self._max_inflight and not self.queued:
             self.inflight += 1
             return
-        if self.queued >= self._max_queued:
+        if self.queued >= self.max_queued:
             raise QueueFull(
                 f"the gateway is full: {self.inflight} requests are running and {self.queued} waiting "
-                f"(max_inflight_requests {self._max_inflight}, max_queued_requests {self._max_queued})",
+                f"(max_inflight_requests {self._max_inflight}, max_queued_requests {self.max_queued})",
                 retry_after_s=self.retry_after_s(now),
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -63,7 +65,7 @@ class Admission:
 
     def reconfigure(self, *, max_inflight: int, max_queued: int) -> None:
         self._max_inflight = max_inflight
-        self._max_queued = max_queued
+        self.max_queued = max_queued
         self._admit()
 
     def refuse_waiting(self, error: RequestError) -> None:
@@ -101,3 +103,23 @@ class Admission:
         if len(self._waiting) > 2 * self.queued + 16:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapq.heapify(self._waiting)
+
+
+def check_length(request: EngineRequest, limits: replica_pb2.Limits) -> None:
+    """Reject a request that no replica could ever hold.
+
+    Raise ``ContextLengthExceeded`` or ``CacheCapacityExceeded``.
+    """
+    prompt, most = len(request.token_ids), request.sampling.max_tokens
+    total = prompt + (most or 1)
+    asked = f"the prompt has {prompt} tokens" + (f" and max_tokens is {most}, together {total}" if most else "")
+    if limits.max_model_len and total > limits.max_model_len:
+        raise ContextLengthExceeded(
+            f"{asked}; allowed: at most {limits.max_model_len} tokens (max_model_len), one of them generated",
+            param="max_tokens" if most and prompt < limits.max_model_len else "prompt",
+        )
+    if limits.kv_cache_tokens and total > limits.kv_cache_tokens:
+        raise CacheCapacityExceeded(
+            f"{asked}; allowed: at most {limits.kv_cache_tokens} tokens, the size of a replica's KV cache",
+            param="max_tokens" if most and prompt < limits.kv_cache_tokens else "prompt",
+        )

@@ -1,11 +1,12 @@
-"""The interface between front ends and dispatch: a request for an engine, and the stream of its outputs."""
+"""The interface between answers and the fleet: a request for an engine, the stream of its outputs, and the pool."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import replica_pb2
+from octavo_router.fleet.replica_status import ReplicaStatus
 from octavo_router.routing.route import Route
 
 
@@ -13,7 +14,7 @@ from octavo_router.routing.route import Route
 class EngineRequest:
     """One prompt in tokens. ``cache_salt`` already holds the tenant's; ``deadline`` is in the event loop's clock.
 
-    The client receives a ``whole`` answer only after it is complete.
+    The client receives a ``buffered`` answer only after it is complete.
     """
 
     request_id: str
@@ -23,7 +24,7 @@ class EngineRequest:
     cache_salt: str = ""
     tenant: str = ""
     deadline: float | None = None
-    whole: bool = False
+    buffered: bool = False
 
 
 class RequestStream(Protocol):
@@ -35,7 +36,7 @@ class RequestStream(Protocol):
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of a ``whole`` answer after outputs had been taken. The outputs taken before are void."""
+        """Number of restarts of a ``buffered`` answer. Outputs taken before a restart are void."""
 
     def __aiter__(self) -> AsyncIterator[list[replica_pb2.Output]]:
         """Yield all outputs that have arrived since the last turn. End after every choice has ended.
@@ -50,8 +51,19 @@ class RequestStream(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Dispatcher(Protocol):
+class Pool(Protocol):
     """Admission, choice of a replica and the streams to all replicas."""
+
+    @property
+    def limits(self) -> replica_pb2.Limits | None:
+        """The smallest limits that reachable replicas have announced; None if no replica is reachable."""
+
+    @property
+    def holds_requests(self) -> bool:
+        """True if replicas start on demand. Then requests wait while there is no replica."""
+
+    def replicas(self) -> Sequence[ReplicaStatus]:
+        """Return the state of each replica."""
 
     async def open(self, request: EngineRequest) -> RequestStream:
         """Wait for admission and send the request.

@@ -1,4 +1,4 @@
-"""The router's view of one replica: its link, its feed, its load, and the requests that it answers."""
+"""The router's view of one replica: its link, its feed, its load, and the attempts that it answers."""
 
 import asyncio
 import itertools
@@ -6,10 +6,11 @@ import logging
 import random
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Protocol
 
 from octavo_api.blocks import HashSpace, low64
+from octavo_api.errors import ReplicaLost
 from octavo_api.v1 import replica_pb2
+from octavo_router.fleet.attempt import Attempt
 from octavo_router.fleet.link import ReplicaLink
 from octavo_router.fleet.observer import Observer
 from octavo_router.fleet.replica_status import ReplicaAddress, ReplicaState, ReplicaStatus
@@ -20,15 +21,6 @@ from octavo_router.routing.overlay import Overlay
 from octavo_router.routing.replica_load import FleetRates, ReplicaLoad
 
 log = logging.getLogger(__name__)
-
-
-class Inflight(Protocol):
-    """A request that a replica answers. Both calls only record the event and wake the request's reader."""
-
-    def deliver(self, output: replica_pb2.Output) -> None: ...
-
-    def lost(self, detail: str) -> None:
-        """Record that the stream to the replica is gone, together with all outputs that had not arrived."""
 
 
 class Replica:
@@ -62,7 +54,7 @@ class Replica:
         self._feed = Feed(index, jitter=random.random, on_resync=self._resyncing)
         self._link = ReplicaLink(address, gateway=gateway, secret=secret, receiver=self)
         self._space: HashSpace | None = None
-        self._requests: dict[int, Inflight] = {}
+        self._attempts: dict[int, Attempt] = {}
         self._ids = itertools.count(1)
         self._detail = "connecting"
         self._state: ReplicaState | None = None
@@ -83,40 +75,36 @@ class Replica:
 
     @property
     def num_requests(self) -> int:
-        return len(self._requests)
+        return len(self._attempts)
 
     def start(self) -> None:
         self._report_state(self._clock())
         self._link.start()
 
-    def send(self, request: Inflight, submit: replica_pb2.Submit, *, uncached_tokens: int, blocks: int) -> int:
-        """Submit the request and reserve its load.
-
-        Return the request's id on this stream, which also becomes ``submit.id``.
-        """
-        submit.id = identity = next(self._ids)
-        self._requests[identity] = request
-        self.load.reserve(identity, uncached_tokens=uncached_tokens, blocks=blocks)
+    def send(self, attempt: Attempt, submit: replica_pb2.Submit, *, uncached_tokens: int, blocks: int) -> None:
+        """Submit a request and reserve its load. Its outputs go to ``attempt``, which gets its id on this stream."""
+        attempt.id = submit.id = next(self._ids)
+        self._attempts[attempt.id] = attempt
+        self.load.reserve(attempt.id, uncached_tokens=uncached_tokens, blocks=blocks)
         self._link.submit(submit)
         self._refresh()
-        return identity
 
-    def started(self, identity: int) -> None:
-        """Record the request's first output."""
-        self.load.started(identity)
+    def mark_started(self, id: int) -> None:
+        """Record the first output of an attempt."""
+        self.load.mark_started(id)
 
-    def abort_choice(self, identity: int, choice: int) -> None:
-        self._link.abort(identity, choice)
+    def abort_choice(self, id: int, choice: int) -> None:
+        self._link.abort(id, choice)
 
-    def release(self, identity: int, *, abort: bool) -> None:
-        """Release a request. With ``abort`` the engine is notified that no client waits for it. Idempotent."""
-        if self._requests.pop(identity, None) is None:
+    def release(self, id: int, *, abort: bool) -> None:
+        """Release an attempt. With ``abort`` the engine is notified that no client waits for it. Idempotent."""
+        if self._attempts.pop(id, None) is None:
             return
-        self.load.release(identity)
+        self.load.release(id)
         if abort:
-            self._link.abort(identity)
+            self._link.abort(id)
         self._refresh()
-        if self.retired and not self._requests:
+        if self.retired and not self._attempts:
             self._on_change()
 
     def retire(self) -> None:
@@ -156,7 +144,7 @@ class Replica:
             routable=self.candidate is not None,
             epoch=self._feed.epoch,
             load=self.load.report if self._feed.trusted(now) else None,
-            inflight_requests=len(self._requests),
+            inflight_requests=len(self._attempts),
             cached_keys=self._feed.num_held,
             resyncs={reason.value: count for reason, count in self._feed.resyncs.items()},
             detail=self._detail,
@@ -171,12 +159,12 @@ class Replica:
             self.tick(self._clock())
 
     def step(self, step: replica_pb2.Step) -> None:
-        requests = self._requests
+        attempts = self._attempts
         for output in step.outputs:
-            request = requests.get(output.id)
-            if request is not None:
+            attempt = attempts.get(output.id)
+            if attempt is not None:
                 try:
-                    request.deliver(output)
+                    attempt.deliver(output)
                 except Exception:
                     log.exception("%s: request %d could not take its output", self.name, output.id)
         now = self._clock()
@@ -208,13 +196,13 @@ class Replica:
             self._overlay.forget(self._feed.slot)
             self._feed.disconnected(self._clock())
         self._refresh()
-        self._lose_requests(detail)
+        self._lose_attempts(detail)
 
-    def _lose_requests(self, detail: str) -> None:
-        requests, self._requests = self._requests, {}
-        for identity, request in requests.items():
-            self.load.release(identity)
-            request.lost(detail)
+    def _lose_attempts(self, detail: str) -> None:
+        attempts, self._attempts = self._attempts, {}
+        for id, attempt in attempts.items():
+            self.load.release(id)
+            attempt.lose(ReplicaLost(f"replica {self.name} went away while it was generating this answer ({detail})"))
         if self.retired:
             self._on_change()
 

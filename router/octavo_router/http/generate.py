@@ -93,7 +93,7 @@ class Generate:
         id = endpoint.id_prefix + request_id
         calls = endpoint.calls(body, gateway.text.sampling_defaults, id, tenant)
         return Job(
-            calls=[replace(call, whole=not body.stream) for call in calls],
+            calls=[replace(call, buffered=not body.stream) for call in calls],
             wire=endpoint.wire(body, id, gateway.served_name, gateway.text),
             stream=body.stream,
             explain=headers.get("x-octavo-explain") in ("1", "true"),

@@ -29,7 +29,7 @@ class Gathered:
     stop_reason: str | int | None = None
 
     def add(self, delta: Delta) -> None:
-        if delta.anew:
+        if delta.restarted:
             self.texts, self.token_ids, self.logprobs = [], [], []
         self.texts.append(delta.text)
         self.token_ids += delta.token_ids

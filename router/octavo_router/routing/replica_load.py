@@ -76,7 +76,7 @@ class ReplicaLoad:
         reservation = _Reservation(uncached_tokens, blocks, steps + 2)
         self._reservations[request] = self._unreported[request] = reservation
 
-    def started(self, request: int) -> None:
+    def mark_started(self, request: int) -> None:
         """Record the request's first output.
 
         The replica's reports contain the request now, and its prompt is computed.

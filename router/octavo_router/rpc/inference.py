@@ -41,12 +41,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> inference_pb2.GenerateResponse:
         async with self._answering("Generate", context):
-            call = replace(self._call(request, context), whole=True)
+            call = replace(self._call(request, context), buffered=True)
             deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
             async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
                 async for _, batch in generation:
                     for delta in batch:
-                        if delta.anew:
+                        if delta.restarted:
                             deltas[delta.choice].clear()
                         deltas[delta.choice].append(delta)
             return inference_pb2.GenerateResponse(

@@ -75,12 +75,12 @@ async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(
     assert [choice["message"]["content"] for choice in answer["choices"]] == ["1", "2"]
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "length"]
     assert answer["usage"]["completion_tokens"] == 3
-    assert pool.requests[0].whole
+    assert pool.requests[0].buffered
 
 
 async def test_a_stream_is_not_begun_again(http, user, pool, write):
     await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
-    assert not pool.requests[0].whole
+    assert not pool.requests[0].buffered
 
 
 async def test_an_output_that_is_an_error_fails_the_request(http, user, pool, write):

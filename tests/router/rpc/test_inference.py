@@ -146,9 +146,9 @@ async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(
     pool.answer = lambda request: write.Script([[write.output("par")], "again", [write.output("all", finish="length")]])
     answer = await stub.Generate(request())
     assert (answer.choices[0].text, answer.usage.completion_tokens) == ("all", 3)
-    assert pool.requests[0].whole
+    assert pool.requests[0].buffered
     await stub.GenerateStream(request()).read()
-    assert not pool.requests[1].whole
+    assert not pool.requests[1].buffered
 
 
 async def test_a_bug_is_internal_and_shows_nothing(stub, pool, write):

@@ -255,7 +255,7 @@ class Fleet:
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.005)
 
-    def request(self, tokens=40, *, deadline=None, priority=0, salt="", whole=False, **sampling):
+    def request(self, tokens=40, *, deadline=None, priority=0, salt="", buffered=False, **sampling):
         token_ids = list(range(tokens)) if isinstance(tokens, int) else tokens
         return EngineRequest(
             request_id=f"r{next(self._ids)}",
@@ -264,7 +264,7 @@ class Fleet:
             priority=priority,
             cache_salt=salt,
             deadline=deadline,
-            whole=whole,
+            buffered=buffered,
         )
 
     async def ask(self, request=None):
@@ -281,12 +281,12 @@ class Fleet:
         return tokens, stream.route
 
     def at_rest(self):
-        replicas = [*self.pool._replicas.values(), *self.pool._retired]
         return (
             self.pool.inflight_requests == self.pool.queued_requests == 0
             and not self.pool._inflight
             and all(
-                each.load.num_reservations == each.load.num_unreported == each.num_requests == 0 for each in replicas
+                each.load.num_reservations == each.load.num_unreported == each.num_requests == 0
+                for each in self.pool.members.all()
             )
         )
 

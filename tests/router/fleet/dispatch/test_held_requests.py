@@ -7,7 +7,7 @@ import pytest
 
 from octavo_api.errors import Draining, NoReplica
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_router.fleet.pool import HOLD_RETRY_AFTER_S
+from octavo_router.fleet.holding import HOLD_RETRY_AFTER_S
 
 ERROR = sampling_pb2.FINISH_REASON_ERROR
 
@@ -36,7 +36,7 @@ async def test_no_more_wait_than_may_queue(fleet):
     await start_holding(fleet, max_queued_requests=2)
     waiting = [asyncio.create_task(fleet.ask()) for _ in range(2)]
     await fleet.until(lambda: fleet.pool.queued_requests == 2)
-    with pytest.raises(NoReplica, match="2 requests wait") as refused:
+    with pytest.raises(NoReplica, match="2 requests already wait") as refused:
         await fleet.ask()
     assert refused.value.retry_after_s == HOLD_RETRY_AFTER_S
     for task in waiting:
@@ -55,10 +55,10 @@ async def test_a_queue_of_none_still_wakes_a_replica(fleet):
 
 
 async def test_who_waits_in_vain_is_told_before_the_deadline(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.HOLD_MARGIN_S", 5.0)
+    monkeypatch.setattr("octavo_router.fleet.holding.HOLD_MARGIN_S", 5.0)
     await start_holding(fleet)
     deadline = now() + 5.3
-    with pytest.raises(NoReplica, match="came up") as refused:
+    with pytest.raises(NoReplica, match="started within") as refused:
         await fleet.ask(fleet.request(deadline=deadline))
     assert now() < deadline
     assert refused.value.retry_after_s == HOLD_RETRY_AFTER_S
@@ -70,7 +70,7 @@ async def test_a_loop_that_was_late_tells_who_waited_in_vain_the_same(fleet):
     asked = asyncio.create_task(fleet.ask(fleet.request(deadline=now() + 0.5)))
     await fleet.until(lambda: fleet.pool.queued_requests == 1)
     time.sleep(0.8)  # noqa: ASYNC251 - the blocking is the point
-    with pytest.raises(NoReplica, match="came up"):
+    with pytest.raises(NoReplica, match="started within"):
         await asked
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from octavo_api.errors import NoReplica, ReplicaLost
 from octavo_api.v1 import replica_pb2
+from octavo_router.fleet.attempt import Attempt
 from octavo_router.fleet.link import ReplicaLink
 from octavo_router.fleet.replica_status import ReplicaAddress, ReplicaState, changes
 from octavo_router.routing import feed
@@ -103,7 +104,7 @@ async def test_a_replica_taken_out_ends_what_it_has_and_gets_nothing_new(fleet):
 
 
 async def test_a_replica_taken_out_may_take_longer_than_silence_is_allowed(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_router.fleet.members.WATCH_INTERVAL_S", 0.02)
     monkeypatch.setattr(feed, "LOST_S", 0.3)
     (a,) = await fleet.start("a")
     a.tokens, a.step_s = 10, 0.07
@@ -153,7 +154,7 @@ async def test_silence_makes_a_replica_untrusted_and_then_lost(fleet, monkeypatc
 
 
 async def test_a_silent_replica_that_had_answered_is_lost_to_its_request(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_router.fleet.members.WATCH_INTERVAL_S", 0.02)
     monkeypatch.setattr(feed, "LOST_S", 0.4)
     (a,) = await fleet.start("a")
     a.tokens, a.step_s = 3, 0.0
@@ -170,7 +171,7 @@ async def test_a_silent_replica_that_had_answered_is_lost_to_its_request(fleet, 
 
 
 async def test_a_loop_that_was_blocked_does_not_take_replicas_for_silent(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("octavo_router.fleet.members.WATCH_INTERVAL_S", 0.02)
     monkeypatch.setattr(feed, "UNTRUSTED_S", 0.2)
     monkeypatch.setattr(feed, "LOST_S", 0.4)
     (a,) = await fleet.start("a")
@@ -227,7 +228,7 @@ async def test_one_request_that_fails_to_take_its_output_does_not_end_the_link(f
     a.answer = never
     broken = await fleet.pool.open(fleet.request())
     await fleet.until(lambda: a.submits)
-    fleet.pool._replicas["a"]._requests[a.submits[0].id] = Broken(broken)
+    fleet.pool.members["a"]._attempts[a.submits[0].id] = Broken()
     a.step(outputs=[replica_pb2.Output(id=a.submits[0].id, token_ids=[1])])
     a.answer = None
     assert (await fleet.ask())[0] == {0: [0, 1, 2]}
@@ -235,9 +236,9 @@ async def test_one_request_that_fails_to_take_its_output_does_not_end_the_link(f
     await broken.aclose()
 
 
-class Broken:
-    def __init__(self, request):
-        self.lost = request.lost
+class Broken(Attempt):
+    def __init__(self):
+        super().__init__(1, on_start=lambda output: None, on_end=lambda: None)
 
     def deliver(self, output):
         raise RuntimeError("broken")
@@ -276,7 +277,7 @@ async def test_after_random_trouble_nothing_is_reserved_and_nothing_in_flight(fl
                     n=rng.randint(1, 3),
                     deadline=deadline,
                     priority=rng.randint(0, 2),
-                    whole=rng.random() < 0.5,
+                    buffered=rng.random() < 0.5,
                 )
             )
             async for _ in stream:

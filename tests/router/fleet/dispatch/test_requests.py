@@ -191,7 +191,7 @@ async def test_where_every_replica_is_full_the_refusal_itself_is_raised(fleet):
 
 
 async def test_one_replica_that_is_full_raises_its_refusal_at_once(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.CONNECT_GRACE_S", 30.0)
+    monkeypatch.setattr("octavo_router.fleet.holding.CONNECT_GRACE_S", 30.0)
     (a,) = await fleet.start("a")
     a.refuse("QueueFull", "512 requests are waiting")
     began = now()
@@ -243,7 +243,7 @@ async def test_a_replica_that_dies_after_a_token_is_an_error_that_names_it(fleet
 async def test_an_answer_that_is_shown_whole_is_begun_again_elsewhere_after_any_token(fleet):
     a, b = await fleet.start("a", "b")
     a.answer = b.answer = one_token
-    stream = await fleet.pool.open(fleet.request(whole=True))
+    stream = await fleet.pool.open(fleet.request(buffered=True))
     assert list((await anext(stream))[0].token_ids) == [7]
     dying, other = (a, b) if a.submits else (b, a)
     other.answer = None
@@ -258,7 +258,7 @@ async def test_every_choice_of_a_whole_answer_is_begun_again_and_once_only(fleet
     """A request that kills its engine does not kill them all."""
     a, b, c = await fleet.start("a", "b", "c")
     a.answer = b.answer = c.answer = a_token_of_each
-    stream = await fleet.pool.open(fleet.request(n=2, whole=True))
+    stream = await fleet.pool.open(fleet.request(n=2, buffered=True))
     await anext(stream)
     stream.abort_choice(0)
     dying = next(each for each in (a, b, c) if each.submits)
@@ -284,7 +284,7 @@ async def test_a_whole_answer_whose_engine_stops_is_begun_again_elsewhere(fleet)
         gateway.send(outputs=[replica_pb2.Output(id=submit.id, finish_reason=ERROR, error=error)])
 
     a.answer = b.answer = one_token_and_no_more
-    stream = await fleet.pool.open(fleet.request(whole=True))
+    stream = await fleet.pool.open(fleet.request(buffered=True))
     assert list((await anext(stream))[0].token_ids) == [7]
     (b if a.submits else a).answer = None
     taken.set()
@@ -297,7 +297,7 @@ async def test_a_refusal_of_before_says_nothing_once_another_engine_has_begun_to
     a.refuse("QueueFull")
     b.answer = one_token
     await b_looks_busy(fleet)
-    stream = await fleet.pool.open(fleet.request(whole=True))
+    stream = await fleet.pool.open(fleet.request(buffered=True))
     await anext(stream)
     assert a.submits
     await b.die()
@@ -332,7 +332,7 @@ async def test_three_replicas_may_die_and_no_more(fleet):
 
 
 async def test_nobody_is_there(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.CONNECT_GRACE_S", 30.0)
+    monkeypatch.setattr("octavo_router.fleet.holding.CONNECT_GRACE_S", 30.0)
     await fleet.start()
     began = now()
     with pytest.raises(NoReplica, match="no engine replica is known") as raised:
@@ -342,7 +342,7 @@ async def test_nobody_is_there(fleet, monkeypatch):
 
 
 async def test_a_request_waits_a_moment_for_a_replica_that_is_being_dialled(fleet, monkeypatch):
-    monkeypatch.setattr("octavo_router.fleet.pool.CONNECT_GRACE_S", 20.0)
+    monkeypatch.setattr("octavo_router.fleet.holding.CONNECT_GRACE_S", 20.0)
     a = fleet.make("a")
     await a.start()
     await fleet.start()

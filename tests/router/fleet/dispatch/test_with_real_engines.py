@@ -53,10 +53,10 @@ async def engines(fleet):
 
 def index_equals(fleet, server):
     """The index holds for the replica exactly what its engine's cache holds, by the engine's own word."""
-    replica = fleet.pool._replicas[server.replica]
+    replica = fleet.pool.members[server.replica]
     held = [low64(block_hash) for block_hash in server._engine._core.snapshot()]
-    digest = fleet.pool._index.digest(replica.slot)
-    count = fleet.pool._index.num_held(replica.slot)
+    digest = fleet.pool.members.index.digest(replica.slot)
+    count = fleet.pool.members.index.num_held(replica.slot)
     return (digest.xor, digest.sum, count) == (reduce(xor, held, 0), sum(held) % 2**64, len(held))
 
 
@@ -88,7 +88,7 @@ async def test_the_index_follows_small_caches_that_evict_all_the_time(fleet, eng
     for server in servers.values():
         await fleet.until(lambda server=server: index_equals(fleet, server))
     assert set(fleet.recorder.resyncs) == {"connected"}
-    assert fleet.pool._index.path_gaps == 0
+    assert fleet.pool.members.index.path_gaps == 0
     over = [predicted - actual for predicted, actual in fleet.recorder.predictions]
     assert sum(over) / len(over) < 150
 

@@ -26,7 +26,7 @@ def test_the_first_output_ends_a_reservation_on_top():
     load = ReplicaLoad(FleetRates())
     load.update(report())
     load.reserve(1, uncached_tokens=40, blocks=3)
-    load.started(1)
+    load.mark_started(1)
     assert load.view(trusted=True).queued_tokens == 0
 
 
@@ -35,7 +35,7 @@ def test_an_unknown_load_is_what_this_router_itself_has_there():
     load.update(report(9, waiting_uncached_tokens=7000))
     load.reserve(1, uncached_tokens=40, blocks=3)
     load.reserve(2, uncached_tokens=60, blocks=4)
-    load.started(1)
+    load.mark_started(1)
     view = load.view(trusted=False)
     assert not view.known
     assert (view.queued_tokens, view.num_requests, view.kv_blocks_used) == (60, 2, 7)
@@ -63,7 +63,7 @@ def test_whatever_the_order_of_events_nothing_is_left_and_nothing_is_negative():
             load.reserve(request, uncached_tokens=rng.randint(0, 99), blocks=rng.randint(0, 9))
             open_requests.add(request)
         elif action < 0.6:
-            load.started(rng.randrange(request + 1))
+            load.mark_started(rng.randrange(request + 1))
         elif action < 0.8 and open_requests:
             done = rng.choice(sorted(open_requests))
             load.release(done)
