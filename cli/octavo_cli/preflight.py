@@ -34,7 +34,7 @@ def _check_cpus(deployment: ServingDeployment, cpus: float) -> None:
 
 def _check_engine(spec: Spec) -> None:
     """Make the same plan as every engine replica: model files, settings and memory."""
-    from octavo_engine.startup.planning import plan_engine
+    from octavo_engine.startup.engine_plan import plan_engine
     from octavo_text import ModelText
 
     files = locate(spec.model.uri, spec.model.revision)

@@ -21,10 +21,10 @@ from octavo_api.errors import EngineFailure, RequestError
 from octavo_api.finish_reason import FinishReason
 from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
-from octavo_engine.core.events import CacheEvent
-from octavo_engine.core.load import CoreLoad
+from octavo_engine.core.kv.events import CacheEvent
 from octavo_engine.core.plan import StepOutput, StepPlan
 from octavo_engine.core.request import NewRequest, RequestOutput
+from octavo_engine.core.stats import CoreLoad
 from octavo_engine.rates import Measurements, StepRates
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from octavo_api.settings import Dtype, EngineSettings
 from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
 from octavo_engine.models.registry import config_from_hf, open_gguf, tensors_of
 from octavo_engine.sizing import PANEL_WIDTH, Machine
+from octavo_engine.startup.engine_plan import plan_engine
 from octavo_engine.startup.loading import load_engine
-from octavo_engine.startup.planning import plan_engine
 from octavo_engine.weights.hf_config import HfConfig
 
 CONFIG = {

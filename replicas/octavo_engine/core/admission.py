@@ -3,9 +3,9 @@
 from octavo_api.blocks import BlockHash, chain_hashes, next_hash
 from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.core.queue import OrderPolicy
 from octavo_engine.core.request import NewRequest, Request, Sequence
-from octavo_engine.core.stopping import StopRule
+from octavo_engine.core.scheduling.queue import OrderPolicy
+from octavo_engine.core.state.stopping import StopRule
 
 _MAX_TOKEN_ID = 2**31 - 1
 

@@ -13,17 +13,17 @@ from octavo_api.settings import EngineSettings
 from octavo_engine.core import integrity
 from octavo_engine.core.admission import build_request
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.core.events import CacheEvent, EventLog
-from octavo_engine.core.kv_cache import KVCacheManager
+from octavo_engine.core.kv.events import CacheEvent, EventLog
+from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.lifecycle import Lifecycle
-from octavo_engine.core.load import CoreLoad, Totals
 from octavo_engine.core.plan import StepOutput, StepPlan
-from octavo_engine.core.preemption import LastAdmitted, Recompute
-from octavo_engine.core.queue import ORDER_POLICIES
 from octavo_engine.core.request import NewRequest, RequestOutput
-from octavo_engine.core.scheduler import Scheduler
-from octavo_engine.core.steps import Step, StepsInFlight
-from octavo_engine.core.stopping import Finish
+from octavo_engine.core.scheduling.preemption import LastAdmitted, Recompute
+from octavo_engine.core.scheduling.queue import ORDER_POLICIES
+from octavo_engine.core.scheduling.scheduler import Scheduler
+from octavo_engine.core.state.steps import Step, StepsInFlight
+from octavo_engine.core.state.stopping import Finish
+from octavo_engine.core.stats import CoreLoad, Totals
 
 _REFRESHED_PER_LOAD = 8
 _RETRY_AFTER_S = (1.0, 60.0)

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from octavo_api.blocks import Digest
-from octavo_engine.core.kv_cache import KVCacheManager
+from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.request import Request, Sequence
-from octavo_engine.core.scheduler import Scheduler
-from octavo_engine.core.steps import StepsInFlight
+from octavo_engine.core.scheduling.scheduler import Scheduler
+from octavo_engine.core.state.steps import StepsInFlight
 
 
 def check(

@@ -7,8 +7,8 @@ from octavo_api.errors import DeadlineExceeded, RequestError
 from octavo_api.finish_reason import FinishReason
 from octavo_engine.core.plan import Logprobs, Sampled
 from octavo_engine.core.request import Request, RequestOutput, Sequence
-from octavo_engine.core.scheduler import Scheduler
-from octavo_engine.core.stopping import Finish
+from octavo_engine.core.scheduling.scheduler import Scheduler
+from octavo_engine.core.state.stopping import Finish
 
 _SMOOTHING = 0.2
 

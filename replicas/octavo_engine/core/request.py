@@ -7,9 +7,9 @@ from octavo_api.blocks import BlockHash
 from octavo_api.errors import RequestError
 from octavo_api.finish_reason import FinishReason
 from octavo_api.sampling import SamplingParams
-from octavo_engine.core.block_pool import Block
+from octavo_engine.core.kv.block_pool import Block
 from octavo_engine.core.plan import Logprobs
-from octavo_engine.core.stopping import StopRule
+from octavo_engine.core.state.stopping import StopRule
 
 __all__ = ["NewRequest", "Request", "RequestOutput", "Sequence", "Timing"]
 

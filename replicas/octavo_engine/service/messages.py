@@ -8,10 +8,10 @@ import numpy as np
 
 from octavo_api.blocks import HASH_BYTES, BlockHash, Digest, low64
 from octavo_api.v1 import replica_pb2, sampling_pb2
-from octavo_engine.core.events import CacheEvent, Cleared, Removed, Stored
-from octavo_engine.core.load import CoreLoad
+from octavo_engine.core.kv.events import CacheEvent, Cleared, Removed, Stored
 from octavo_engine.core.plan import Logprobs
 from octavo_engine.core.request import RequestOutput
+from octavo_engine.core.stats import CoreLoad
 from octavo_engine.rates import Measurements
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import load_model, num_parameters
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.sizing import GIB, Machine, choose_threads
-from octavo_engine.startup.planning import plan_engine
+from octavo_engine.startup.engine_plan import plan_engine
 
 _TORCH = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT32: torch.float32}
 

@@ -10,7 +10,7 @@ from octavo_api.sampling import SamplingParams
 from octavo_api.settings import SchedulingPolicy
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.engine_core import EngineCore
-from octavo_engine.core.events import Cleared, Digest, Removed, Stored
+from octavo_engine.core.kv.events import Cleared, Digest, Removed, Stored
 from octavo_engine.core.plan import Logprobs, Sampled, StepOutput
 from octavo_engine.core.request import FinishReason, NewRequest
 

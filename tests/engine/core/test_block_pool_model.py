@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from octavo_api.blocks import Digest
-from octavo_engine.core.block_pool import Block, BlockPool, FreeList
-from octavo_engine.core.events import EventLog
-from octavo_engine.core.prefix_cache import PrefixCache
+from octavo_engine.core.kv.block_pool import Block, BlockPool, FreeList
+from octavo_engine.core.kv.events import EventLog
+from octavo_engine.core.kv.prefix_cache import PrefixCache
 
 NUM_BLOCKS = 10
 CONTENT = st.lists(st.integers(0, 1), min_size=1, max_size=5)

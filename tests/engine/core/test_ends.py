@@ -6,7 +6,7 @@ from octavo_api.errors import DeadlineExceeded, EngineFailure
 from octavo_api.finish_reason import FinishReason
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import StepOutput
-from octavo_engine.core.stopping import Finish, StopRule
+from octavo_engine.core.state.stopping import Finish, StopRule
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 

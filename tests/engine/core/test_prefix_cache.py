@@ -3,7 +3,7 @@
 import pytest
 
 from octavo_api.blocks import chain_hashes, root_hash
-from octavo_engine.core.events import Cleared, Removed, Stored
+from octavo_engine.core.kv.events import Cleared, Removed, Stored
 
 
 def hashes_of(tokens, salt=""):

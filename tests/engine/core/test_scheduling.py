@@ -6,7 +6,7 @@ import pytest
 
 from octavo_api.settings import EngineSettings, SchedulingPolicy
 from octavo_engine.core.plan import StepOutput
-from octavo_engine.core.queue import WaitingQueue
+from octavo_engine.core.scheduling.queue import WaitingQueue
 
 
 def test_decodes_go_first_and_a_long_prompt_takes_what_is_left(harness, create_core):

@@ -3,7 +3,7 @@
 from collections import abc
 from typing import Protocol
 
-from octavo_engine.core.kv_cache import KVCacheManager
+from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.request import Sequence
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octavo_engine.core.prefix_cache import CacheNode
+    from octavo_engine.core.kv.prefix_cache import CacheNode
 
 
 @dataclass(slots=True, eq=False)

@@ -4,14 +4,14 @@ from bisect import insort
 from operator import attrgetter
 
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.core.kv_cache import KVCacheManager
-from octavo_engine.core.load import Totals
+from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.plan import StepPlan
-from octavo_engine.core.preemption import PreemptionMode, VictimPolicy
-from octavo_engine.core.queue import WaitingQueue
 from octavo_engine.core.request import Sequence
-from octavo_engine.core.rows import Rows
-from octavo_engine.core.steps import Step, StepsInFlight
+from octavo_engine.core.scheduling.preemption import PreemptionMode, VictimPolicy
+from octavo_engine.core.scheduling.queue import WaitingQueue
+from octavo_engine.core.scheduling.row_allocator import Rows
+from octavo_engine.core.state.steps import Step, StepsInFlight
+from octavo_engine.core.stats import Totals
 
 _KEY = attrgetter("key")
 

@@ -1,12 +1,12 @@
 """The blocks of a sequence: found, allocated, shared, named and released."""
 
 from octavo_api.blocks import next_hash
-from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.events import EventLog
+from octavo_engine.core.kv.block_pool import BlockPool
+from octavo_engine.core.kv.events import EventLog
+from octavo_engine.core.kv.prefix_cache import PrefixCache
 from octavo_engine.core.plan import BlockCopy
-from octavo_engine.core.prefix_cache import PrefixCache
 from octavo_engine.core.request import Sequence
-from octavo_engine.core.steps import Step, StepsInFlight
+from octavo_engine.core.state.steps import Step, StepsInFlight
 
 
 class KVCacheManager:

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from octavo_api.blocks import BlockHash
-from octavo_engine.core.block_pool import Block
-from octavo_engine.core.events import EventLog
+from octavo_engine.core.kv.block_pool import Block
+from octavo_engine.core.kv.events import EventLog
 
 
 class CacheNode:

@@ -1,0 +1,1 @@
+"""The choice of the work of each step: the queue, rows, victims."""
