@@ -3,15 +3,15 @@
 from octavo_api.blocks import BlockHash, chain_hashes, next_hash
 from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
 from octavo_engine.core.config import CoreConfig
-from octavo_engine.core.request import NewRequest, Request, Sequence
-from octavo_engine.core.scheduling.queue import OrderPolicy
+from octavo_engine.core.request import NewRequest
+from octavo_engine.core.state.sequence import OrderKey, Request, Sequence
 from octavo_engine.core.state.stopping import StopRule
 
 _MAX_TOKEN_ID = 2**31 - 1
 
 
 def build_request(
-    new: NewRequest, config: CoreConfig, *, order: OrderPolicy, arrival: int, drawn_seed: int, now: float
+    new: NewRequest, config: CoreConfig, *, key: OrderKey, arrival: int, drawn_seed: int, now: float
 ) -> Request:
     """Return the request with its leader, ``max_tokens`` and ``seed`` set.
 
@@ -34,7 +34,7 @@ def build_request(
     request.leader = request.sequences[0] = Sequence(
         request=request,
         choice=0,
-        key=order.key(new.priority, arrival, 0),
+        key=key,
         tokens=list(new.token_ids),
         prompt_len=prompt_len,
         max_len=prompt_len + max_tokens,

@@ -81,7 +81,7 @@ class EngineCore:
         request = build_request(
             new,
             self.config,
-            order=self._order,
+            key=self._order.key(new.priority, self._arrivals, 0),
             arrival=self._arrivals,
             drawn_seed=self._seeds.getrandbits(64),
             now=now,

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from octavo_api.blocks import Digest
 from octavo_engine.core.kv.manager import KVCacheManager
-from octavo_engine.core.request import Request, Sequence
 from octavo_engine.core.scheduling.scheduler import Scheduler
+from octavo_engine.core.state.sequence import Request, Sequence
 from octavo_engine.core.state.steps import StepsInFlight
 
 

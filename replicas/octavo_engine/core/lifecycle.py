@@ -6,8 +6,9 @@ from heapq import heappop, heappush
 from octavo_api.errors import DeadlineExceeded, RequestError
 from octavo_api.finish_reason import FinishReason
 from octavo_engine.core.plan import Logprobs, Sampled
-from octavo_engine.core.request import Request, RequestOutput, Sequence
+from octavo_engine.core.request import RequestOutput
 from octavo_engine.core.scheduling.scheduler import Scheduler
+from octavo_engine.core.state.sequence import Request, Sequence
 from octavo_engine.core.state.stopping import Finish
 
 _SMOOTHING = 0.2

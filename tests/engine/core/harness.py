@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from octavo_api.blocks import chain_hashes, root_hash
 from octavo_api.errors import EngineFailure
+from octavo_api.finish_reason import FinishReason
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import SchedulingPolicy
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.kv.events import Cleared, Digest, Removed, Stored
 from octavo_engine.core.plan import Logprobs, Sampled, StepOutput
-from octavo_engine.core.request import FinishReason, NewRequest
+from octavo_engine.core.request import NewRequest
 
 VOCAB = 997
 EOS = 0

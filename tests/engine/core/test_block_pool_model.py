@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from octavo_api.blocks import Digest
-from octavo_engine.core.kv.block_pool import Block, BlockPool, FreeList
+from octavo_engine.core.kv.block_pool import BlockPool, FreeList
 from octavo_engine.core.kv.events import EventLog
 from octavo_engine.core.kv.prefix_cache import PrefixCache
+from octavo_engine.core.state.block import Block
 
 NUM_BLOCKS = 10
 CONTENT = st.lists(st.integers(0, 1), min_size=1, max_size=5)

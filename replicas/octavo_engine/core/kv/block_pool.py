@@ -1,28 +1,8 @@
 """Holders of each block of the KV cache, and the order in which free blocks are allocated."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from octavo_engine.core.kv.prefix_cache import CacheNode
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """One block. ``ref_count`` holders have it in their tables; ``node`` is its name in the prefix cache, if any.
-
-    ``previous`` and ``next`` are the links of the free list. Exactly the blocks without a holder are in that list.
-    """
-
-    id: int
-    ref_count: int = 0
-    node: "CacheNode | None" = None
-    previous: "Block" = field(init=False, repr=False)
-    next: "Block" = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.previous = self.next = self
+from octavo_engine.core.state.block import Block, CacheNode
 
 
 class FreeList:
@@ -81,7 +61,7 @@ class BlockPool:
     children always precede their parents: allocation from the front takes leaves of the prefix tree.
     """
 
-    def __init__(self, num_blocks: int, evict: Callable[["CacheNode"], None]) -> None:
+    def __init__(self, num_blocks: int, evict: Callable[[CacheNode], None]) -> None:
         self.blocks = tuple(Block(i) for i in range(num_blocks))
         self.free = FreeList()
         for block in self.blocks:

@@ -5,7 +5,7 @@ from octavo_engine.core.kv.block_pool import BlockPool
 from octavo_engine.core.kv.events import EventLog
 from octavo_engine.core.kv.prefix_cache import PrefixCache
 from octavo_engine.core.plan import BlockCopy
-from octavo_engine.core.request import Sequence
+from octavo_engine.core.state.sequence import Sequence
 from octavo_engine.core.state.steps import Step, StepsInFlight
 
 

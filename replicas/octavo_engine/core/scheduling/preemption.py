@@ -4,7 +4,7 @@ from collections import abc
 from typing import Protocol
 
 from octavo_engine.core.kv.manager import KVCacheManager
-from octavo_engine.core.request import Sequence
+from octavo_engine.core.state.sequence import Sequence
 
 
 class VictimPolicy(Protocol):

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Protocol
 
 from octavo_api.settings import SchedulingPolicy
-from octavo_engine.core.request import OrderKey, Sequence
+from octavo_engine.core.state.sequence import OrderKey, Sequence
 
 
 class OrderPolicy(Protocol):

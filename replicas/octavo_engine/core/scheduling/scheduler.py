@@ -6,10 +6,10 @@ from operator import attrgetter
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.plan import StepPlan
-from octavo_engine.core.request import Sequence
 from octavo_engine.core.scheduling.preemption import PreemptionMode, VictimPolicy
 from octavo_engine.core.scheduling.queue import WaitingQueue
 from octavo_engine.core.scheduling.row_allocator import Rows
+from octavo_engine.core.state.sequence import Sequence
 from octavo_engine.core.state.steps import Step, StepsInFlight
 from octavo_engine.core.stats import Totals
 

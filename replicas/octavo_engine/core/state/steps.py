@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Iterator
 
-from octavo_engine.core.kv.block_pool import Block
 from octavo_engine.core.plan import BlockCopy, RowJoin, RowWork, StepPlan
-from octavo_engine.core.request import Sequence
+from octavo_engine.core.state.block import Block
+from octavo_engine.core.state.sequence import Sequence
 
 
 class Step:
