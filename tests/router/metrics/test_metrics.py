@@ -8,7 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from octavo_api.v1 import replica_pb2
 from octavo_router.fleet.observer import Observer
 from octavo_router.fleet.replica_status import ReplicaState
-from octavo_router.metrics import Metrics, all_specs, reference_page
+from octavo_router.metrics import Metrics
+from octavo_router.metrics.__main__ import reference_page
+from octavo_router.metrics.families import all_specs
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.route import Reason, Route
 
