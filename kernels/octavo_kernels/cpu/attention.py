@@ -8,6 +8,8 @@ It multiplies both with the register tiles of ``tiles``. Tiles start at multiple
 add exact zeros. So the sums of a row depend on its position alone.
 """
 
+import ctypes
+
 import numpy as np
 
 from octavo_kernels.cpu.attention_plan import END, ITEM_BYTES, KV_HEAD, SEQUENCE, TOKEN, TOKENS
@@ -15,8 +17,9 @@ from octavo_kernels.cpu.exponential import exp2
 from octavo_kernels.cpu.instruction_set import TILE
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.linear import multiply_panel
-from octavo_kernels.cpu.memory import F32, address, at, fma, item_size, load, prefetch, store
+from octavo_kernels.cpu.memory import F32, I32, I64, address, at, fma, item_size, load, prefetch, store
 from octavo_kernels.cpu.pool import job, launch
+from octavo_kernels.cpu.records import read_cache, read_step, reader, record
 from octavo_kernels.cpu.reductions import LANES, maximum, weigh
 from octavo_kernels.cpu.tiles import make_tile
 from octavo_kernels.cpu.transpose import transpose
@@ -30,6 +33,21 @@ _LANES, _WIDTH = TILE.lanes, TILE.width
 
 _wide_1, _wide_2, _wide_3, _wide_6 = (make_tile(_LANES, rows, _WIDE) for rows in (1, 2, 3, 6))
 _slim_1, _slim_6 = (make_tile(_LANES, rows, 1) for rows in (1, 6))
+
+
+@record
+class Queries(ctypes.Structure):
+    """Queries of one layer, ``[T, heads, head_dim]``, the address of their output, and the parameters of the layer."""
+
+    address: int
+    stride: int  # bytes between tokens
+    heads: int
+    out: int  # [T, heads * head_dim], without gaps
+    scale: float
+    window: int  # positions, 0 for no window
+
+
+_read_queries = reader(Queries)
 
 
 @jit()
@@ -172,13 +190,12 @@ def _store_rows(out, heads, first_head, group, head_dim, tokens, o, total, padde
 
 
 @jit()
-def _attend_rows(
-    queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size, head_dim, padded,
-    first_position, end, window, tag,
-):  # fmt: skip
+def _attend_rows(queries, o, highest, total, rows, group, cache, head, table, padded, first_position, end, window, tag):
     """Add the positions up to ``end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
+    layer = read_cache(cache)
+    block_size, block_stride, head_dim = layer.block_size, layer.block_stride, layer.head_dim
     row_bytes = head_dim * item_size(tag)
-    plane, first_key = kv_heads * block_size * row_bytes, kv + head * block_size * row_bytes
+    plane, first_key = layer.heads * block_size * row_bytes, layer.address + head * block_size * row_bytes
     scores, keys = np.empty(rows * KV_TILE, np.float32), np.empty(KV_TILE * padded, np.float32)
     key_rows, zeros = np.empty(KV_TILE, np.int64), np.zeros(_WIDTH, np.float32)
     seen = max(0, first_position + 1 - window) if window > 0 else 0
@@ -209,37 +226,29 @@ def _attend_rows(
 
 
 @jit()
-def _attend_item(
-    out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-    items, scale, window, i32, i64, tag, n,
-):  # fmt: skip
-    group, size = heads // kv_heads, item_size(tag)
+def _attend_item(queries, cache, step, tag, n):
+    layer, asked, places = read_cache(cache), _read_queries(queries), read_step(step)
+    heads, head_dim = asked.heads, layer.head_dim
+    group, size = heads // layer.heads, item_size(tag)
     padded = (head_dim + LANES - 1) // LANES * LANES
-    item = at(items + n * ITEM_BYTES, i64)
+    item = at(places.items + n * ITEM_BYTES, I64)
     head, first, tokens, end = item[KV_HEAD], item[TOKEN], item[TOKENS], item[END]
-    table = at(tables + item[SEQUENCE] * table_stride, i32)
-    position = at(positions, i64)[first]
+    table = at(places.block_tables + item[SEQUENCE] * places.table_stride, I32)
+    position = at(places.positions, I64)[first]
     rows, first_head = tokens * group, head * group
-    queries, o = np.empty(rows * padded, np.float32), np.zeros(rows * padded, np.float32)
+    wide, o = np.empty(rows * padded, np.float32), np.zeros(rows * padded, np.float32)
     highest, total = np.full(rows, _MINUS_INFINITY), np.zeros(rows, np.float32)
-    factor = np.float32(scale) * _LOG2_E
-    _load_queries(queries, padded, q + first * q_stride, q_stride, tokens, first_head, group, head_dim, factor, tag)
-    _attend_rows(
-        queries, o, highest, total, rows, group, kv, block_stride, table, head, kv_heads, block_size, head_dim,
-        padded, position, end, window, tag,
-    )  # fmt: skip
-    target = out + first * heads * head_dim * size
+    source, stride, factor = asked.address + first * asked.stride, asked.stride, np.float32(asked.scale) * _LOG2_E
+    _load_queries(wide, padded, source, stride, tokens, first_head, group, head_dim, factor, tag)
+    _attend_rows(wide, o, highest, total, rows, group, cache, head, table, padded, position, end, asked.window, tag)
+    target = asked.out + first * heads * head_dim * size
     _store_rows(target, heads, first_head, group, head_dim, tokens, o, total, padded, tag)
 
 
 @jit()
-def attend(
-    pool, out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-    items, count, scale, window, i32, i64, tag,
-):  # fmt: skip
-    """Compute all items of an ``AttentionWork``, ``[count, 5]`` at ``items``."""
-    arguments = (
-        out, q, q_stride, heads, kv, block_stride, kv_heads, block_size, head_dim, tables, table_stride, positions,
-        items, scale, window, i32, i64, tag,
-    )  # fmt: skip
-    launch(pool, count, job(_attend_item, arguments))
+def attend(pool, queries, cache, step, tag):
+    """Compute all items of a step for one layer.
+
+    The arguments are the addresses of records: ``Queries``, ``CacheLayer`` and ``StepPlaces``.
+    """
+    launch(pool, read_step(step).num_items, job(_attend_item, (queries, cache, step, tag)))

@@ -7,8 +7,12 @@ positions, so the load never changes an order of sums. Threads take the largest 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from octavo_kernels.cpu.jit import jit
+from octavo_kernels.cpu.records import StepPlaces
+from octavo_kernels.interface import AttentionMetadata
 
 QUERY_TOKENS = 32
 _FIELDS = 5
@@ -18,10 +22,10 @@ ITEM_BYTES = _FIELDS * 8
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Items ``int64 [n, 5]``, the largest last, because the pool runs the last chunk first."""
+    """Items ``int64 [n, 5]``, the largest last, because the pool runs the last chunk first, and all addresses."""
 
     items: np.ndarray
-    items_address: int
+    places: StepPlaces
 
 
 @jit()
@@ -66,7 +70,22 @@ def _by_cost(items):
     return items[np.argsort(costs)]
 
 
-def plan_work(query_start_loc: np.ndarray, seq_lens: np.ndarray, kv_heads: int) -> AttentionWork:
-    """Divide a step; arrays are int32, as in ``AttentionMetadata``."""
-    items = _by_cost(_divide(query_start_loc, seq_lens, kv_heads))
-    return AttentionWork(items, items.ctypes.data)
+def plan_step(
+    query_start_loc: Tensor, seq_lens: Tensor, block_tables: Tensor, *, block_size: int, num_kv_heads: int
+) -> AttentionMetadata:
+    """Locate the step's tokens and divide their attention; tensors are int32, as in ``AttentionMetadata``."""
+    starts, lens = query_start_loc.numpy(), seq_lens.numpy()
+    positions = torch.empty(int(starts[-1]), dtype=torch.int64)
+    slots = torch.empty_like(positions)
+    locate(starts, lens, block_tables.numpy(), block_size, positions.numpy(), slots.numpy())
+    items = _by_cost(_divide(starts, lens, num_kv_heads))
+    places = StepPlaces(
+        block_tables=block_tables.data_ptr(),
+        table_stride=block_tables.stride(0) * block_tables.element_size(),
+        positions=positions.data_ptr(),
+        slots=slots.data_ptr(),
+        num_tokens=len(positions),
+        items=items.ctypes.data,
+        num_items=len(items),
+    )
+    return AttentionMetadata(query_start_loc, seq_lens, positions, slots, block_tables, AttentionWork(items, places))

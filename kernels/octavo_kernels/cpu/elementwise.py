@@ -3,12 +3,15 @@
 Arguments are addresses and item counts (see ``memory``). A row's arithmetic does not depend on other rows.
 """
 
+import ctypes
+
 import numpy as np
 
 from octavo_kernels.cpu.exponential import gelu_tanh, silu
 from octavo_kernels.cpu.jit import jit
-from octavo_kernels.cpu.memory import F32, at, item_size, load, store
+from octavo_kernels.cpu.memory import F32, I64, at, item_size, load, store
 from octavo_kernels.cpu.pool import job, launch
+from octavo_kernels.cpu.records import read_cache, read_step, reader, record
 from octavo_kernels.cpu.reductions import sum_of_squares
 
 _ONE = np.float32(1.0)
@@ -28,23 +31,41 @@ def _norm_row(out, x, weight, width, eps, tag):
         store(target, i, load(source, i) * scale * load(factors, i))
 
 
+@record
+class Norm(ctypes.Structure):
+    """Operands of ``rms_norm``: ``rows`` x ``heads`` vectors of ``width`` numbers; strides are in bytes."""
+
+    out: int
+    out_stride: int
+    x: int
+    x_stride: int
+    head_stride: int
+    weight: int
+    rows: int
+    heads: int
+    width: int
+    eps: float
+
+
+_read_norm = reader(Norm)
+
+
 @jit()
-def _rms_norm(out, out_stride, x, x_stride, head_stride, weight, rows, heads, width, eps, chunks, tag, chunk):
-    """Compute the norm of ``rows`` x ``heads`` vectors; strides are in bytes."""
+def _rms_norm(operands, chunks, tag, chunk):
+    n = _read_norm(operands)
+    rows = n.rows
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
-        for h in range(heads):
-            offset = h * head_stride
-            _norm_row(out + r * out_stride + offset, x + r * x_stride + offset, weight, width, eps, tag)
+        for h in range(n.heads):
+            out, x = n.out + r * n.out_stride + h * n.head_stride, n.x + r * n.x_stride + h * n.head_stride
+            _norm_row(out, x, n.weight, n.width, n.eps, tag)
 
 
 @jit()
-def rms_norm(pool, out, out_stride, x, x_stride, head_stride, weight, rows, heads, width, eps, threads, tag):
-    chunks = _chunks(rows, heads * width, threads)
-    launch(
-        pool,
-        chunks,
-        job(_rms_norm, (out, out_stride, x, x_stride, head_stride, weight, rows, heads, width, eps, chunks, tag)),
-    )
+def rms_norm(pool, operands, threads, tag):
+    """Compute the norms of a ``Norm`` record at the address ``operands``."""
+    n = _read_norm(operands)
+    chunks = _chunks(n.rows, n.heads * n.width, threads)
+    launch(pool, chunks, job(_rms_norm, (operands, chunks, tag)))
 
 
 @jit()
@@ -121,36 +142,36 @@ def _rotate(x, cos_sin, half):
         store(x, half + i, second * cosine + first * sine)
 
 
+@record
+class Rotary(ctypes.Structure):
+    """Operands of ``rotary_and_write``: addresses, and bytes between the tokens of q, k and v."""
+
+    q: int
+    q_stride: int
+    heads: int
+    k: int
+    k_stride: int
+    v: int
+    v_stride: int
+    cos_sin: int  # fp32 [max_position, rotary_dim]
+    rotary_dim: int
+
+
+_read_rotary = reader(Rotary)
+
+
 @jit()
-def _rotary_and_write(
-    q,
-    q_stride,
-    k,
-    k_stride,
-    v,
-    v_stride,
-    heads,
-    kv_heads,
-    head_dim,
-    cos_sin,
-    rotary_dim,
-    positions,
-    slots,
-    kv,
-    block_stride,
-    block_size,
-    rows,
-    chunks,
-    i64,
-    tag,
-    chunk,
-):
+def _rotary_and_write(operands, cache, step, chunks, tag, chunk):
     """Rotate a token's query and key heads in place and copy keys and values to the token's slot."""
-    size = item_size(tag)
+    x, layer, places = _read_rotary(operands), read_cache(cache), read_step(step)
+    q, q_stride, k, k_stride, v, v_stride = x.q, x.q_stride, x.k, x.k_stride, x.v, x.v_stride
+    heads, kv_heads, head_dim, rotary_dim = x.heads, layer.heads, layer.head_dim, x.rotary_dim
+    kv, block_size, block_stride = layer.address, layer.block_size, layer.block_stride
+    cos_sin, rows, size = x.cos_sin, places.num_tokens, item_size(tag)
+    positions, slots = at(places.positions, I64), at(places.slots, I64)
     plane = kv_heads * block_size * head_dim * size
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
-        angles = at(cos_sin + at(positions, i64)[r] * rotary_dim * 4, F32)
-        slot = at(slots, i64)[r]
+        angles, slot = at(cos_sin + positions[r] * rotary_dim * 4, F32), slots[r]
         target = kv + (slot // block_size) * block_stride + (slot % block_size) * head_dim * size
         for h in range(heads):
             _rotate(at(q + r * q_stride + h * head_dim * size, tag), angles, rotary_dim // 2)
@@ -166,56 +187,12 @@ def _rotary_and_write(
 
 
 @jit()
-def rotary_and_write(
-    pool,
-    q,
-    q_stride,
-    k,
-    k_stride,
-    v,
-    v_stride,
-    heads,
-    kv_heads,
-    head_dim,
-    cos_sin,
-    rotary_dim,
-    positions,
-    slots,
-    kv,
-    block_stride,
-    block_size,
-    rows,
-    threads,
-    i64,
-    tag,
-):
-    chunks = _chunks(rows, (heads + 2 * kv_heads) * head_dim, threads)
-    launch(
-        pool,
-        chunks,
-        job(
-            _rotary_and_write,
-            (
-                q,
-                q_stride,
-                k,
-                k_stride,
-                v,
-                v_stride,
-                heads,
-                kv_heads,
-                head_dim,
-                cos_sin,
-                rotary_dim,
-                positions,
-                slots,
-                kv,
-                block_stride,
-                block_size,
-                rows,
-                chunks,
-                i64,
-                tag,
-            ),
-        ),
-    )
+def rotary_and_write(pool, operands, cache, step, threads, tag):
+    """Rotate and write the step's tokens.
+
+    ``operands``, ``cache`` and ``step`` are the addresses of records: ``Rotary``, ``CacheLayer`` and ``StepPlaces``.
+    """
+    layer = read_cache(cache)
+    width = (_read_rotary(operands).heads + 2 * layer.heads) * layer.head_dim
+    chunks = _chunks(read_step(step).num_tokens, width, threads)
+    launch(pool, chunks, job(_rotary_and_write, (operands, cache, step, chunks, tag)))

@@ -15,14 +15,17 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
 from octavo_kernels.cpu import instruction_set  # noqa: F401  sets Numba's target before anything is compiled
 
 log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _cache_dir() -> str | None:
@@ -73,13 +76,22 @@ class _Cache(FunctionCache):
     _impl_class = _CacheImpl
 
 
-def jit() -> Callable[[Callable[..., Any]], Any]:
+def jit() -> Callable[[F], F]:
     """Return a decorator that compiles without the GIL, with a cache on disk, and in the order written."""
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: F) -> F:
         dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
         if _CACHE_DIR is not None:
             dispatcher._cache = _Cache(function)
-        return dispatcher
+        return cast(F, dispatcher)
 
     return decorate
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make LLVM code callable in kernels.
+
+    ``function(typingctx, *types)`` returns the signature and the generator of the code, or raises an error for types
+    that it does not support.
+    """
+    return cast(Callable[..., Any], numba.extending.intrinsic(function))

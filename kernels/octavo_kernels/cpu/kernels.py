@@ -10,11 +10,12 @@ from torch import Tensor
 from octavo_kernels.cpu import attention as paged
 from octavo_kernels.cpu import elementwise, sampling
 from octavo_kernels.cpu.arguments import check_cache, check_contiguous, check_heads, check_ids, check_rows, check_weight
-from octavo_kernels.cpu.attention_plan import locate, plan_work
+from octavo_kernels.cpu.attention_plan import plan_step
 from octavo_kernels.cpu.instruction_set import SELECTED
 from octavo_kernels.cpu.linear import PanelLinear
-from octavo_kernels.cpu.memory import I32, I64, id_tag_of, tag_of
+from octavo_kernels.cpu.memory import id_tag_of, tag_of
 from octavo_kernels.cpu.pool import ThreadPool
+from octavo_kernels.cpu.records import CacheLayer, address_of
 from octavo_kernels.cpu.warm_up import warm_up_steps
 from octavo_kernels.interface import AttentionMetadata, Linear, LogitsPenalties, SamplingBatch
 
@@ -74,10 +75,11 @@ class CpuKernels:
         check_rows("x", x)
         out = torch.empty((rows, width), dtype=x.dtype)
         size = x.element_size()
-        elementwise.rms_norm(
-            self._control, out.data_ptr(), width * size, x.data_ptr(), x.stride(0) * size, 0, weight.data_ptr(), rows,
-            1, width, eps, self.num_threads, tag_of(x.dtype),
+        norm = elementwise.Norm(
+            out=out.data_ptr(), out_stride=width * size, x=x.data_ptr(), x_stride=x.stride(0) * size, head_stride=0,
+            weight=weight.data_ptr(), rows=rows, heads=1, width=width, eps=eps,
         )  # fmt: skip
+        elementwise.rms_norm(self._control, address_of(norm), self.num_threads, tag_of(x.dtype))
         return out
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -98,11 +100,13 @@ class CpuKernels:
         rows, heads, width = x.shape
         check_weight(weight, x)
         check_rows("x", x)
-        row_bytes, head_bytes = x.stride(0) * x.element_size(), x.stride(1) * x.element_size()
-        elementwise.rms_norm(
-            self._control, x.data_ptr(), row_bytes, x.data_ptr(), row_bytes, head_bytes, weight.data_ptr(), rows,
-            heads, width, eps, self.num_threads, tag_of(x.dtype),
+        address, size = x.data_ptr(), x.element_size()
+        row_bytes = x.stride(0) * size
+        norm = elementwise.Norm(
+            out=address, out_stride=row_bytes, x=address, x_stride=row_bytes, head_stride=x.stride(1) * size,
+            weight=weight.data_ptr(), rows=rows, heads=heads, width=width, eps=eps,
         )  # fmt: skip
+        elementwise.rms_norm(self._control, address_of(norm), self.num_threads, tag_of(x.dtype))
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         return self._activate(elementwise.silu_and_mul, gate_up)
@@ -130,46 +134,39 @@ class CpuKernels:
             if table.dtype != torch.int32:
                 raise ValueError(f"{name}: {table.dtype}, allowed: torch.int32")
             check_rows(name, table)
-        starts, lens = query_start_loc.numpy(), seq_lens.numpy()
-        positions = torch.empty(int(starts[-1]), dtype=torch.int64)
-        slots = torch.empty_like(positions)
-        locate(starts, lens, block_tables.numpy(), block_size, positions.numpy(), slots.numpy())
-        work = plan_work(starts, lens, num_kv_heads)
-        return AttentionMetadata(query_start_loc, seq_lens, positions, slots, block_tables, work)
+        return plan_step(query_start_loc, seq_lens, block_tables, block_size=block_size, num_kv_heads=num_kv_heads)
 
     def rotary_and_write(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, kv_layer: Tensor, meta: AttentionMetadata
     ) -> None:
         size = q.element_size()
-        rows, heads, head_dim = q.shape
         for name, part in (("q", q), ("k", k), ("v", v)):
             check_heads(name, part, kv_layer)
-        check_cache(kv_layer)
         check_contiguous("cos_sin", cos_sin)
         if cos_sin.dtype != torch.float32:
             raise ValueError(f"cos_sin: {cos_sin.dtype}, allowed: torch.float32")
+        operands = elementwise.Rotary(
+            q=q.data_ptr(), q_stride=q.stride(0) * size, heads=q.shape[1], k=k.data_ptr(), k_stride=k.stride(0) * size,
+            v=v.data_ptr(), v_stride=v.stride(0) * size, cos_sin=cos_sin.data_ptr(), rotary_dim=cos_sin.shape[1],
+        )  # fmt: skip
+        cache, places = _cache_layer(kv_layer), meta.work.places
         elementwise.rotary_and_write(
-            self._control, q.data_ptr(), q.stride(0) * size, k.data_ptr(), k.stride(0) * size, v.data_ptr(),
-            v.stride(0) * size, heads, k.shape[1], head_dim, cos_sin.data_ptr(), cos_sin.shape[1],
-            meta.positions.data_ptr(), meta.slot_mapping.data_ptr(), kv_layer.data_ptr(), kv_layer.stride(0) * size,
-            kv_layer.shape[3], rows, self.num_threads, I64, tag_of(q.dtype),
+            self._control, address_of(operands), address_of(cache), address_of(places), self.num_threads,
+            tag_of(q.dtype),
         )  # fmt: skip
 
     def attention(
         self, q: Tensor, kv_layer: Tensor, meta: AttentionMetadata, *, scale: float, sliding_window: int = 0
     ) -> Tensor:
         rows, heads, head_dim = q.shape
-        _, _, kv_heads, block_size, _ = kv_layer.shape
         check_heads("q", q, kv_layer)
-        check_cache(kv_layer)
-        size, tag, work = q.element_size(), tag_of(q.dtype), meta.work
         out = torch.empty((rows, heads * head_dim), dtype=q.dtype)
-        paged.attend(
-            self._control, out.data_ptr(), q.data_ptr(), q.stride(0) * size, heads, kv_layer.data_ptr(),
-            kv_layer.stride(0) * size, kv_heads, block_size, head_dim, meta.block_tables.data_ptr(),
-            meta.block_tables.stride(0) * 4, meta.positions.data_ptr(), work.items_address, len(work.items),
-            scale, sliding_window, I32, I64, tag,
+        queries = paged.Queries(
+            address=q.data_ptr(), stride=q.stride(0) * q.element_size(), heads=heads, out=out.data_ptr(), scale=scale,
+            window=sliding_window,
         )  # fmt: skip
+        cache, places = _cache_layer(kv_layer), meta.work.places
+        paged.attend(self._control, address_of(queries), address_of(cache), address_of(places), tag_of(q.dtype))
         return out
 
     def copy_blocks(self, kv_cache: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
@@ -179,13 +176,9 @@ class CpuKernels:
     # logits
 
     def apply_penalties(self, logits: Tensor, penalties: LogitsPenalties) -> None:
-        p = penalties
-        check_ids("bias_ids", p.bias_ids, logits.shape[1])
-        arrays = (
-            p.rows, p.repetition, p.presence, p.frequency, p.token_ids, p.history_rows, p.prompt_lens, p.num_tokens,
-            p.bias_start, p.bias_ids, p.bias_values,
-        )  # fmt: skip
-        sampling.apply_penalties(self._control, logits.numpy(), *(array.numpy() for array in arrays))
+        check_ids("bias_ids", penalties.bias_ids, logits.shape[1])
+        arrays = (getattr(penalties, name).numpy() for name in sampling.Penalties._fields)
+        sampling.apply_penalties(self._control, logits.numpy(), sampling.Penalties._make(arrays))
 
     def argmax(self, logits: Tensor) -> Tensor:
         out = torch.empty(logits.shape[0], dtype=torch.int64)
@@ -193,10 +186,9 @@ class CpuKernels:
         return out
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
-        b = batch
-        out = torch.empty(len(b.rows), dtype=torch.int64)
-        arrays = (b.rows, b.temperature, b.top_k, b.top_p, b.min_p, b.seeds, b.choices, b.positions, out)
-        sampling.sample(self._control, logits.numpy(), *(array.numpy() for array in arrays))
+        out = torch.empty(len(batch.rows), dtype=torch.int64)
+        draws = sampling.Draws._make(getattr(batch, name).numpy() for name in sampling.Draws._fields)
+        sampling.sample(self._control, logits.numpy(), draws, out.numpy())
         return out
 
     def token_logprobs(self, logits: Tensor, token_ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -207,3 +199,16 @@ class CpuKernels:
             self._control, logits.numpy(), token_ids.numpy(), k, chosen.numpy(), ids.numpy(), values.numpy()
         )
         return chosen, ids, values
+
+
+def _cache_layer(kv_layer: Tensor) -> CacheLayer:
+    """Return the record of a layer ``[blocks, 2, G, block_size, D]``; raise ``ValueError`` if a block has gaps."""
+    check_cache(kv_layer)
+    _, _, heads, block_size, head_dim = kv_layer.shape
+    return CacheLayer(
+        address=kv_layer.data_ptr(),
+        block_stride=kv_layer.stride(0) * kv_layer.element_size(),
+        heads=heads,
+        block_size=block_size,
+        head_dim=head_dim,
+    )

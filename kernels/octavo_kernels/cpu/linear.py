@@ -8,6 +8,8 @@ Panels were measured against packed oneDNN and MKL on a processor without bf16 a
 64 rows in both types and level with the best at 256.
 """
 
+import ctypes
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from octavo_kernels.cpu.instruction_set import TILE
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.memory import F32, address, at, id_tag_of, item_size, load, store, tag_of
 from octavo_kernels.cpu.pool import ThreadPool, job, launch
+from octavo_kernels.cpu.records import address_of, reader, record
 from octavo_kernels.cpu.tiles import Operand, make_tile, make_widen_pair
 
 _ROWS, _WIDTH = TILE.rows, TILE.width
@@ -31,6 +34,20 @@ _tile_1, _tile_2, _tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
 )
 _full_tile = make_tile(TILE.lanes, _ROWS, TILE.vectors, Operand.BF16_PAIRS)
 _widen_pair = make_widen_pair(TILE.lanes, TILE.vectors)
+
+
+@record
+class Panels(ctypes.Structure):
+    """A packed weight: the addresses of its panels and of its bias, and its size."""
+
+    panels: int
+    bias: int  # fp32, one number for each output, zeros at the end of the last panel
+    inputs: int
+    padded_inputs: int  # even for bf16
+    outputs: int
+
+
+_read_panels = reader(Panels)
 
 
 @jit()
@@ -112,8 +129,10 @@ def _widen_rows(x, x_stride, rows, k, wide, chunks, x_tag, chunk):
 
 
 @jit()
-def _multiply_tiles(x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_tag, chunk):
+def _multiply_tiles(x, x_stride, rows, weight, c, chunks, w_tag, c_tag, chunk):
     """Compute a run of the product's tiles (row block x panel), panel by panel, to read each weight once."""
+    packed = _read_panels(weight)
+    k, w, bias, columns = packed.padded_inputs, packed.panels, packed.bias, packed.outputs
     size, out_size = item_size(w_tag), item_size(c_tag)
     panels = (columns + _WIDTH - 1) // _WIDTH
     blocks = (rows + _ROWS - 1) // _ROWS
@@ -142,23 +161,27 @@ def _multiply_tiles(x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_
 
 
 @jit()
-def multiply(pool, x, x_stride, rows, k, w, bias, c, columns, wide, threads, x_tag, w_tag, c_tag):
-    """Compute ``c[rows, columns] = x @ w + bias``.
+def multiply(pool, x, x_stride, rows, weight, c, wide, threads, x_tag, w_tag, c_tag):
+    """Compute ``c[rows, outputs] = x @ weight + bias``; ``weight`` is the address of a ``Panels`` record.
 
-    ``wide`` is fp32 scratch ``[rows, k]`` for an ``x`` that is not fp32.
+    ``wide`` is fp32 scratch ``[rows, padded_inputs]`` for an ``x`` that is not fp32.
     """
+    packed = _read_panels(weight)
+    k, columns = packed.padded_inputs, packed.outputs
     if wide != 0:
         chunks = min(threads, rows * k // _WIDEN_ITEMS + 1)
         launch(pool, chunks, job(_widen_rows, (x, x_stride, rows, k, wide, chunks, x_tag)))
         x, x_stride = wide, k * 4
     tiles = ((columns + _WIDTH - 1) // _WIDTH) * ((rows + _ROWS - 1) // _ROWS)
     chunks = min(tiles, threads * _CHUNKS_PER_THREAD)
-    launch(pool, chunks, job(_multiply_tiles, (x, x_stride, rows, k, w, bias, c, columns, chunks, w_tag, c_tag)))
+    launch(pool, chunks, job(_multiply_tiles, (x, x_stride, rows, weight, c, chunks, w_tag, c_tag)))
 
 
 @jit()
-def _look_up_rows(ids, count, w, width, k, out, chunks, id_tag, w_tag, chunk):
-    source, tokens, target = at(w, w_tag), at(ids, id_tag), at(out, w_tag)
+def _look_up_rows(ids, count, weight, out, chunks, id_tag, w_tag, chunk):
+    packed = _read_panels(weight)
+    width, k = packed.inputs, packed.padded_inputs
+    source, tokens, target = at(packed.panels, w_tag), at(ids, id_tag), at(out, w_tag)
     for i in range(chunk * count // chunks, (chunk + 1) * count // chunks):
         panel, column = np.int64(tokens[i]) // _WIDTH, np.int64(tokens[i]) % _WIDTH
         base = panel * _WIDTH * k
@@ -171,13 +194,10 @@ def _look_up_rows(ids, count, w, width, k, out, chunks, id_tag, w_tag, chunk):
 
 
 @jit()
-def look_up(pool, ids, count, w, width, k, out, threads, id_tag, w_tag):
-    """Copy rows ``ids`` of a weight packed for a product to ``out[count, width]``.
-
-    ``k`` is the padded width.
-    """
+def look_up(pool, ids, count, weight, out, threads, id_tag, w_tag):
+    """Copy rows ``ids`` of a weight packed for a product (a ``Panels`` record) to ``out[count, inputs]``."""
     chunks = min(count, threads)
-    launch(pool, chunks, job(_look_up_rows, (ids, count, w, width, k, out, chunks, id_tag, w_tag)))
+    launch(pool, chunks, job(_look_up_rows, (ids, count, weight, out, chunks, id_tag, w_tag)))
 
 
 def pack_panels(weight: Tensor) -> Tensor:
@@ -197,13 +217,20 @@ class PanelLinear:
         self.out_features, self.in_features = weight.shape
         self.dtype, self.out_dtype = weight.dtype, out_dtype
         self._padded_in = self.in_features + self.in_features % 2
-        self._panels = pack_panels(weight)
-        self._bias = torch.zeros(self._panels.shape[0] * _WIDTH)
+        self._tensor = pack_panels(weight)
+        self._bias = torch.zeros(self._tensor.shape[0] * _WIDTH)
         if bias is not None:
             self._bias[: self.out_features] = bias
         self._pool = pool
         self._tags = (tag_of(weight.dtype), tag_of(weight.dtype), tag_of(out_dtype))
-        self._addresses = (self._panels.data_ptr(), self._bias.data_ptr())
+        self._panels = Panels(
+            panels=self._tensor.data_ptr(),
+            bias=self._bias.data_ptr(),
+            inputs=self.in_features,
+            padded_inputs=self._padded_in,
+            outputs=self.out_features,
+        )
+        self._weight = address_of(self._panels)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != self.dtype or x.shape[1] != self.in_features:
@@ -220,10 +247,8 @@ class PanelLinear:
                 x.data_ptr(),
                 x.stride(0) * x.element_size(),
                 rows,
-                self._padded_in,
-                *self._addresses,
+                self._weight,
                 out.data_ptr(),
-                self.out_features,
                 0 if wide is None else wide.data_ptr(),
                 self._pool.num_threads,
                 *self._tags,
@@ -238,9 +263,7 @@ class PanelLinear:
             self._pool.control,
             token_ids.data_ptr(),
             len(token_ids),
-            self._addresses[0],
-            self.in_features,
-            self._padded_in,
+            self._weight,
             out.data_ptr(),
             self._pool.num_threads,
             id_tag_of(token_ids),

@@ -5,8 +5,10 @@ below the best sum so far than the noise can reach. Sampling passes over most of
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo_kernels.cpu.exponential import exp
 from octavo_kernels.cpu.jit import jit
@@ -22,6 +24,35 @@ _WORDS, _PER_WORD = np.uint64(1 << 32), np.float32(2.0**-32)
 _SLACK = np.float32(1.001)  # over the rounding of exp and of the sums
 _SPAN = np.float32(5.0)  # first guess at how far below the best logit the kept ones reach, in temperatures
 _WIDER = np.float32(2.0)
+
+
+class Draws(NamedTuple):
+    """The arrays of a ``SamplingBatch``."""
+
+    rows: NDArray[np.int32]
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    seeds: NDArray[np.int64]
+    choices: NDArray[np.int32]
+    positions: NDArray[np.int64]
+
+
+class Penalties(NamedTuple):
+    """The arrays of a ``LogitsPenalties``."""
+
+    rows: NDArray[np.int32]
+    repetition: NDArray[np.float32]
+    presence: NDArray[np.float32]
+    frequency: NDArray[np.float32]
+    token_ids: NDArray[np.int32]
+    history_rows: NDArray[np.int32]
+    prompt_lens: NDArray[np.int32]
+    num_tokens: NDArray[np.int32]
+    bias_start: NDArray[np.int32]
+    bias_ids: NDArray[np.int32]
+    bias_values: NDArray[np.float32]
 
 
 @jit()
@@ -243,58 +274,49 @@ def _draw(row, temperature, top_k, top_p, min_p, seed, choice, position, ids):
 
 
 @jit()
-def _sample_row(logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out, n):
-    ids = np.empty(logits.shape[1], np.int32)
+def _sample_row(logits, draws, out, n):
+    d, ids = draws, np.empty(logits.shape[1], np.int32)
+    row = logits[d.rows[n]]
     out[n] = _draw(
-        logits[rows[n]], temperature[n], top_k[n], top_p[n], min_p[n], seeds[n], choices[n], positions[n], ids
+        row, d.temperature[n], d.top_k[n], d.top_p[n], d.min_p[n], d.seeds[n], d.choices[n], d.positions[n], ids
     )
 
 
 @jit()
-def sample(pool, logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out):
-    launch(
-        pool,
-        len(rows),
-        job(_sample_row, (logits, rows, temperature, top_k, top_p, min_p, seeds, choices, positions, out)),
-    )
+def sample(pool, logits, draws, out):
+    """Draw one token for each entry of ``draws``."""
+    launch(pool, len(out), job(_sample_row, (logits, draws, out)))
 
 
 @jit()
-def _penalise_row(
-    logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
-    bias_start, bias_ids, bias_values, n,
-):  # fmt: skip
+def _penalise_row(logits, penalties, n):
     """Add the bias, then penalise each distinct token of the history once, with its count in the output."""
-    row, history = logits[rows[n]], token_ids[history_rows[n]]
-    for b in range(bias_start[n], bias_start[n + 1]):
-        row[bias_ids[b]] += bias_values[b]
-    if repetition[n] == _ONE and presence[n] == _ZERO and frequency[n] == _ZERO:
+    p = penalties
+    row, history = logits[p.rows[n]], p.token_ids[p.history_rows[n]]
+    for b in range(p.bias_start[n], p.bias_start[n + 1]):
+        row[p.bias_ids[b]] += p.bias_values[b]
+    repetition, presence, frequency = p.repetition[n], p.presence[n], p.frequency[n]
+    if repetition == _ONE and presence == _ZERO and frequency == _ZERO:
         return
     uses, seen = np.zeros(len(row), np.int32), np.zeros(len(row), np.bool_)
-    for i in range(prompt_lens[n], num_tokens[n]):
+    for i in range(p.prompt_lens[n], p.num_tokens[n]):
         uses[history[i]] += 1
-    for i in range(num_tokens[n]):
+    for i in range(p.num_tokens[n]):
         token = history[i]
         if seen[token]:
             continue
         seen[token] = True
         value = row[token]
-        value = value / repetition[n] if value > _ZERO else value * repetition[n]
+        value = value / repetition if value > _ZERO else value * repetition
         if uses[token] > 0:
-            value -= frequency[n] * np.float32(uses[token]) + presence[n]
+            value -= frequency * np.float32(uses[token]) + presence
         row[token] = value
 
 
 @jit()
-def apply_penalties(
-    pool, logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
-    bias_start, bias_ids, bias_values,
-):  # fmt: skip
-    arguments = (
-        logits, rows, repetition, presence, frequency, token_ids, history_rows, prompt_lens, num_tokens,
-        bias_start, bias_ids, bias_values,
-    )  # fmt: skip
-    launch(pool, len(rows), job(_penalise_row, arguments))
+def apply_penalties(pool, logits, penalties):
+    """Penalise the rows of ``penalties``, each at most once."""
+    launch(pool, len(penalties.rows), job(_penalise_row, (logits, penalties)))
 
 
 @jit()
