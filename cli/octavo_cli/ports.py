@@ -1,10 +1,10 @@
 """Check that a port is free, and search for the process that has it."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from octavo_api import ports
 from octavo_api.errors import PortInUse
 
 _LISTEN = "0A"
@@ -15,15 +15,10 @@ def require_free(host: str, port: int, purpose: str) -> None:
 
     The error names port, purpose and, if visible, the listening process.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError as error:
-            raise PortInUse(
-                f"{purpose} port {port}: {str(error.strerror).lower()}{_holder(port)}; choose another port"
-            ) from None
+    try:
+        ports.require_free(purpose, host, port)
+    except PortInUse:
+        raise PortInUse(f"{purpose} port {port}: address already in use{_holder(port)}; choose another port") from None
 
 
 def _holder(port: int) -> str:

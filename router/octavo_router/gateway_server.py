@@ -9,7 +9,7 @@ from octavo_api.settings import RouterSettings
 from octavo_router.answers.gateway import Gateway
 from octavo_router.fleet.engine_request import Pool
 from octavo_router.front.keys import ApiKeys
-from octavo_router.front.listen import bind
+from octavo_router.front.listen import listen_for_http
 from octavo_router.front.tls import Certificate
 from octavo_router.http.app import HttpApp
 from octavo_router.http.uvicorn_server import HttpServer
@@ -65,7 +65,7 @@ class GatewayServer:
 
     async def start(self, http_host: str, http_port: int, grpc_host: str, grpc_port: int) -> None:
         """Listen. Port 0 takes a free one. Raise ``PortInUse`` and leave no listener open."""
-        listener = bind("HTTP", http_host, http_port)
+        listener = listen_for_http(http_host, http_port)
         rpc = RpcServer(self.gateway, self._keys, self.metrics, self._certificate)
         try:
             await rpc.start(grpc_host, grpc_port)

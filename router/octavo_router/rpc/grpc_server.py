@@ -8,10 +8,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from octavo_api.errors import PortInUse
+from octavo_api.ports import require_free
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.answers.gateway import Gateway
 from octavo_router.front.keys import ApiKeys
-from octavo_router.front.listen import probe
 from octavo_router.front.tls import Certificate
 from octavo_router.metrics import Metrics
 from octavo_router.rpc.inference import InferenceServicer
@@ -56,7 +56,7 @@ class RpcServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Port 0 takes a free one. Raise ``PortInUse``."""
-        probe("gRPC", host, port)
+        require_free("gRPC", host, port)
         try:
             self.port = self._listen(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:

@@ -265,5 +265,5 @@ async def test_a_taken_port_is_explained_by_the_command(spawn, serve):
     replica = await serve()
     code, output = await spawn("--port", str(replica.port))
     assert code == 1
-    assert "something listens there already" in output
+    assert f"gRPC: port {replica.port} of " in output
     assert "Traceback" not in output
