@@ -12,7 +12,7 @@ from pathlib import Path
 from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import StartupError
 from octavo_api.settings import EngineSettings
-from octavo_engine.engine import settle_heap
+from octavo_engine.engine import freeze_gc_heap
 from octavo_engine.service.server import EngineServer, Loaded
 from octavo_engine.startup.synthetic import load_synthetic
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         secret = read_secret(options.secret_file) if options.secret_file else ""
         settings = EngineSettings.read(read_assignments(options.set), where="--set")
         loaded = _load(options, settings)
-        settle_heap()
+        freeze_gc_heap()
         return asyncio.run(_serve(loaded, options, secret))
     except StartupError as error:
         print(f"error: {error.message}", file=sys.stderr)

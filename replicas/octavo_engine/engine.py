@@ -1,7 +1,7 @@
-"""The thread that steps: commands in, one report a step out.
+"""The engine thread: commands in, one ``EngineOutputs`` for each step out.
 
 The core decides, the runner computes, and this thread joins the two. No outside event, such as a slow gateway, makes a
-step wait. Commands come through a queue that the thread empties once a turn. A report is one call.
+step wait. Commands come through a queue that the thread empties once in each turn of its loop.
 """
 
 import gc
@@ -41,10 +41,10 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
-    """Changes since the last report, and the state at its end.
+class EngineOutputs:
+    """Changes since the last outputs, and the state after them.
 
-    ``snapshot`` holds all cached blocks if ``snapshot_for`` names requesters. Later reports apply on top of it.
+    ``snapshot`` holds all cached blocks if ``snapshot_for`` names requesters. Later events apply on top of it.
     """
 
     outputs: list[RequestOutput]
@@ -60,8 +60,8 @@ class StepReport:
 class Engine:
     """A thread that runs ``core`` and ``runner``. Any thread may call every method.
 
-    ``on_report`` and ``on_failure`` must not block. The engine's thread calls them, except for the first report, which
-    ``start`` makes. A runner that raises ends the requests of its step and of the plans behind it.
+    ``on_outputs`` and ``on_failure`` must not block. The engine's thread calls them, except for the first outputs,
+    which ``start`` sends. A runner that raises ends the requests of its step and of the plans behind it.
 
     The engine ends if the runner raises ``MAX_CONSECUTIVE_FAILURES`` times in a row, or if the core raises at all. Then
     the thread calls ``on_failure`` once, and ``heartbeat_age_s`` is infinite from then on.
@@ -73,7 +73,7 @@ class Engine:
         runner: Runner,
         *,
         steps_in_flight: int = 1,
-        on_report: Callable[[StepReport], None],
+        on_outputs: Callable[[EngineOutputs], None],
         on_failure: Callable[[Exception], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,7 +81,7 @@ class Engine:
         self._core = core
         self._runner = runner
         self._steps_in_flight = steps_in_flight
-        self._on_report = on_report
+        self._on_outputs = on_outputs
         self._on_failure = on_failure
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._plans: deque[StepPlan] = deque()
@@ -95,7 +95,7 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
 
     def start(self) -> None:
-        self._report()
+        self._send_outputs()
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
@@ -116,7 +116,7 @@ class Engine:
         return self.clock() - self._turned_at
 
     def submit(self, request: NewRequest) -> None:
-        """Add a request. If the core rejects it, a report has an output with the error."""
+        """Add a request. If the core rejects it, an output has the error."""
         self._commands.put(partial(self._submit, request))
 
     def abort(self, request_id: Hashable, choice: int | None = None) -> None:
@@ -124,7 +124,7 @@ class Engine:
         self._commands.put(partial(self._core.abort, request_id, choice))
 
     def request_snapshot(self, requester: Hashable) -> None:
-        """Request all cached blocks in a report that names ``requester``."""
+        """Request all cached blocks in outputs that name ``requester``."""
         self._commands.put(partial(self._snapshot_for.append, requester))
 
     def reconfigure(self, settings: EngineSettings) -> None:
@@ -156,7 +156,7 @@ class Engine:
                 commanded = self._take_commands(wait=not executed)
                 executed = self._step()
                 if commanded or executed or self._outputs:
-                    self._report()
+                    self._send_outputs()
         except Exception as error:
             logger.critical("the engine has failed", exc_info=error)
             self._failure = error
@@ -190,7 +190,7 @@ class Engine:
             return False
         if self._outputs:
             # Outputs of rejected, aborted and late requests need not wait for the step.
-            self._report()
+            self._send_outputs()
         self._execute(self._plans.popleft())
         return True
 
@@ -218,13 +218,13 @@ class Engine:
             self._core.fail_step(failed.step_id, answer, now)
         self._plans.clear()
 
-    def _report(self) -> None:
+    def _send_outputs(self) -> None:
         core = self._core
         outputs, self._outputs = self._outputs + core.take_outputs(), []
         snapshot_for = tuple(self._snapshot_for)
         self._snapshot_for.clear()
-        self._on_report(
-            StepReport(
+        self._on_outputs(
+            EngineOutputs(
                 outputs=outputs,
                 events=core.take_events(),
                 load=core.load(),
@@ -241,7 +241,7 @@ def _failure_at_request(error: Exception) -> EngineFailure:
     return EngineFailure(f"the engine failed at this request: {type(error).__name__}; its log has the traceback")
 
 
-def settle_heap() -> None:
+def freeze_gc_heap() -> None:
     """Exclude the objects of start-up from garbage collection, and make collections rarer.
 
     The serving process calls it once, when the model is loaded. A full collection over millions of permanent objects

@@ -172,7 +172,7 @@ def weight_bytes(config: ModelConfig, item_size: int, max_model_len: int) -> int
 
 
 def row_bytes(max_num_seqs: int, max_model_len: int, block_size: int) -> int:
-    """Return the bytes of the token buffers and block tables, which ``runner.rows`` makes for every sequence."""
+    """Return the bytes of the token buffers and block tables, which ``runner.row_state`` makes for every sequence."""
     return max_num_seqs * 4 * (max_model_len + 1 + -(-max_model_len // block_size))
 
 

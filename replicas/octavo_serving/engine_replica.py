@@ -52,7 +52,7 @@ class EngineReplica:
             await self._start(args)
 
     async def _start(self, args: ApplicationArgs) -> None:
-        from octavo_engine.engine import settle_heap
+        from octavo_engine.engine import freeze_gc_heap
         from octavo_engine.service.server import EngineServer
 
         self._environment = read_environment(os.environ)
@@ -60,7 +60,7 @@ class EngineReplica:
         self._computed = 0
         self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
         loaded = await asyncio.to_thread(self.load, args)
-        settle_heap()
+        freeze_gc_heap()
         secret = await asyncio.to_thread(engine_secret, ray_adapter.application_name())
         self._server = await EngineServer.start(loaded, replica=self._replica, host=self._host, secret=secret)
         logger.info("engine %s listens on %s:%d", self._replica, self._host, self._server.port)

@@ -40,7 +40,7 @@ def build_request(
         max_len=prompt_len + max_tokens,
         hashes=resolve_hashes(new, root, config) if config.enable_prefix_caching else [],
         choices=(0,),
-        unforked=tuple(range(1, sampling.n)),
+        pending_forks=tuple(range(1, sampling.n)),
     )
     return request
 

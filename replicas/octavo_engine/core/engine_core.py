@@ -21,7 +21,7 @@ from octavo_engine.core.request import NewRequest, RequestOutput
 from octavo_engine.core.scheduling.preemption import LastAdmitted, Recompute
 from octavo_engine.core.scheduling.queue import ORDER_POLICIES
 from octavo_engine.core.scheduling.scheduler import Scheduler
-from octavo_engine.core.state.steps import Step, StepsInFlight
+from octavo_engine.core.state.steps import ScheduledStep, StepsInFlight
 from octavo_engine.core.state.stopping import Finish
 from octavo_engine.core.stats import CoreLoad, Totals
 
@@ -86,9 +86,9 @@ class EngineCore:
             drawn_seed=self._seeds.getrandbits(64),
             now=now,
         )
-        if scheduler.num_unadmitted >= limit + scheduler.rows.num_free:
+        if scheduler.num_queued_requests >= limit + scheduler.rows.num_free:
             raise QueueFull(
-                f"requests waiting: {scheduler.num_unadmitted}, allowed: {limit} (max_num_queued_reqs)",
+                f"requests waiting: {scheduler.num_queued_requests}, allowed: {limit} (max_num_queued_reqs)",
                 retry_after_s=min(max(self._lifecycle.seconds_per_end, _RETRY_AFTER_S[0]), _RETRY_AFTER_S[1]),
             )
         self._arrivals += 1
@@ -127,7 +127,7 @@ class EngineCore:
         expected = step.num_samples - sum(len(work.choices) for work in step.work if work.row in output.failed)
         if len(output.sampled) != expected:
             raise ValueError(f"sampled: got {len(output.sampled)} tokens, allowed: one for each choice, {expected}")
-        self._settle(step)
+        self._retire(step)
         for row, message in output.failed.items():
             seq, epoch = by_row[row]
             if seq.epoch == epoch:
@@ -139,7 +139,7 @@ class EngineCore:
                 continue
             if sampled.choice in seq.choices:
                 lifecycle.append(seq, sampled)
-            elif sampled.choice in seq.unforked:
+            elif sampled.choice in seq.pending_forks:
                 lifecycle.fork(seq, sampled)
 
     def fail_step(self, step_id: int, error: RequestError, now: float) -> None:
@@ -150,11 +150,11 @@ class EngineCore:
         """
         self._lifecycle.now = now
         step = self._steps.oldest(step_id)
-        self._settle(step)
+        self._retire(step)
         for seq, epoch in step.by_row.values():
             if seq.epoch == epoch:
                 self._lifecycle.fail(seq.request, error)
-        self._scheduler.rows.leave_again(step.leaves)
+        self._scheduler.rows.repeat_leaves(step.leaves)
 
     def take_outputs(self) -> list[RequestOutput]:
         """Return all outputs since the last call, in order."""
@@ -216,12 +216,12 @@ class EngineCore:
         """Recompute all derived state from its sources; raise ``AssertionError`` at a difference."""
         integrity.check(self._scheduler, self._kv, self._steps, self._log.digest, self._lifecycle.requests.values())
 
-    def _settle(self, step: Step) -> None:
+    def _retire(self, step: ScheduledStep) -> None:
         """End a step's hold on blocks, before any sequence releases the blocks before them."""
         self._steps.pop()
-        self._kv.settle(step)
+        self._kv.release_step(step)
 
-    def _commit_written(self, step: Step, output: StepOutput) -> None:
+    def _commit_written(self, step: ScheduledStep, output: StepOutput) -> None:
         """Publish blocks that are full now, and deliver log probabilities of prompts."""
         block_size, kv = self.config.block_size, self._kv
         for work, (seq, epoch) in zip(step.work, step.by_row.values(), strict=True):

@@ -29,21 +29,21 @@ def _check_sequences(scheduler: Scheduler, kv: KVCacheManager, requests: Iterabl
     running = [seq for seq in scheduler.running if seq.row is not None]
     rows = [seq.row for seq in running]
     _require([seq.key for seq in running] == sorted(seq.key for seq in running), "running sequences are out of order")
-    _require(len(rows) == len(set(rows)) == scheduler.rows.num_used, "a row is used twice, or by nobody")
+    _require(len(rows) == len(set(rows)) == scheduler.rows.num_used, "a row is used twice, or is lost")
     _require(scheduler.rows.free.isdisjoint(rows), "a row in use is free")
     expected: set[Sequence] = set()
-    num_unadmitted = 0
+    num_queued_requests = 0
     for request in requests:
         leader = request.leader
         expected.update(request.sequences.values())
-        if leader.choices or leader.unforked:
+        if leader.choices or leader.pending_forks:
             expected.add(leader)
-        num_unadmitted += request.admitted_at is None
+        num_queued_requests += request.admitted_at is None
         _require(bool(request.live_choices), f"request {request.id} has ended and is still known")
-        _require(request.sequences.keys().isdisjoint(leader.unforked), f"a choice of {request.id} is there twice")
+        _require(request.sequences.keys().isdisjoint(leader.pending_forks), f"a choice of {request.id} is there twice")
     _require(set(running).isdisjoint(scheduler.waiting), "a sequence runs and waits")
     _require(set(running) | set(scheduler.waiting) == expected, "a live choice has no sequence, or an ended one has")
-    _require(num_unadmitted == scheduler.num_unadmitted, "count of requests never admitted")
+    _require(num_queued_requests == scheduler.num_queued_requests, "count of requests never admitted")
     for seq in scheduler.waiting:
         _require(not seq.blocks and not seq.num_computed_tokens and seq.row is None, "a waiting sequence holds blocks")
         _require(seq.num_tokens == len(seq.tokens) < seq.max_len, "a waiting sequence has nothing to do")
@@ -57,7 +57,7 @@ def _check_references(scheduler: Scheduler, kv: KVCacheManager, steps: StepsInFl
     held = Counter(block.id for seq in scheduler.running for block in seq.blocks)
     returning = [block.id for step in steps for block in step.released]
     held.update(returning)
-    _require(len(returning) == kv.num_returning, "count of blocks that plans in flight give back")
+    _require(len(returning) == kv.num_pending_free, "count of blocks that plans in flight release")
     for block in kv.pool.blocks:
         _require(
             block.ref_count == held[block.id],
@@ -78,7 +78,10 @@ def _check_free_list(kv: KVCacheManager) -> None:
     _require(all(block.node is not None for block in free[len(free) - cached :]), "an unpublished block is kept longer")
     place = {block.node: index for index, block in enumerate(free) if block.node is not None}
     for node, index in place.items():
-        _require(node.parent is None or place.get(node.parent, index + 1) > index, "a parent would go before its child")
+        _require(
+            node.parent is None or place.get(node.parent, index + 1) > index,
+            "a parent would be evicted before its child",
+        )
 
 
 def _check_cache(kv: KVCacheManager, digest: Digest) -> None:
@@ -89,7 +92,7 @@ def _check_cache(kv: KVCacheManager, digest: Digest) -> None:
         parent = node.parent
         _require(node.hash == block_hash and bool(node.blocks), "a hash without its block")
         _require(parent is None or nodes.get(parent.hash) is parent, "a block is held and the one before it is not")
-        _require(parent is None or parent.hash in seen, "a snapshot would tell a child before its parent")
+        _require(parent is None or parent.hash in seen, "a snapshot would list a child before its parent")
         _require(parent is None or parent.held or not node.held, "a block is in use and the one before it is not")
         _require(node.children == children[block_hash], "count of children")
         _require(all(block.node is node for block in node.blocks), "a block's name is not its own")

@@ -48,7 +48,7 @@ class Lifecycle:
         logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
         finish = request.stop.check(token_id, len(seq.tokens) - seq.prompt_len)
         if finish is None:
-            self._tell(request, seq.choice, (token_id,), logprobs)
+            self._emit(request, seq.choice, (token_id,), logprobs)
         else:
             self.end(request, seq.choice, finish, token_ids=(token_id,), logprobs=logprobs)
 
@@ -57,7 +57,7 @@ class Lifecycle:
         request = leader.request
         fork = leader.fork(sampled.choice)
         request.sequences[fork.choice] = fork
-        leader.unforked = _without(leader.unforked, fork.choice)
+        leader.pending_forks = _without(leader.pending_forks, fork.choice)
         self.append(fork, sampled)
         if fork.choice in request.sequences:
             self._scheduler.start_fork(leader, fork)
@@ -71,7 +71,7 @@ class Lifecycle:
         due = entries[request.next_prompt_logprob - first :]
         request.next_prompt_logprob += len(due)
         if due and 0 in request.sequences:
-            self._tell(request, 0, prompt_logprobs=due)
+            self._emit(request, 0, prompt_logprobs=due)
 
     def end(
         self,
@@ -87,7 +87,7 @@ class Lifecycle:
         leader = request.leader
         seq = request.sequences.pop(choice, None)
         if seq is None:
-            leader.unforked = _without(leader.unforked, choice)
+            leader.pending_forks = _without(leader.pending_forks, choice)
         elif seq is leader:
             leader.choices = ()
         else:
@@ -96,7 +96,7 @@ class Lifecycle:
         last = not request.live_choices
         if last:
             self._forget(request)
-        self._tell(request, choice, token_ids, logprobs, finish=finish, error=error, last=last)
+        self._emit(request, choice, token_ids, logprobs, finish=finish, error=error, last=last)
 
     def fail(self, request: Request, error: RequestError) -> None:
         """End all remaining choices with ``error``."""
@@ -118,18 +118,18 @@ class Lifecycle:
         return outputs
 
     def _drop_idle(self, leader: Sequence) -> None:
-        if not leader.choices and not leader.unforked:
+        if not leader.choices and not leader.pending_forks:
             self._scheduler.remove(leader)
 
     def _forget(self, request: Request) -> None:
         del self.requests[request.id]
         if request.admitted_at is None:
-            self._scheduler.num_unadmitted -= 1
+            self._scheduler.num_queued_requests -= 1
         if self._last_end is not None:
             self.seconds_per_end += _SMOOTHING * (self.now - self._last_end - self.seconds_per_end)
         self._last_end = self.now
 
-    def _tell(
+    def _emit(
         self,
         request: Request,
         choice: int,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from octavo_engine.core.plan import RowWork
-from octavo_engine.runner.rows import Rows
+from octavo_engine.runner.row_state import RowState
 from octavo_kernels import LogitsPenalties, SamplingBatch
 
 
@@ -46,12 +46,12 @@ def draws_of(work: tuple[RowWork, ...]) -> Draws:
     )
 
 
-def greedy(rows: Rows, draws: Draws) -> bool:
+def greedy(rows: RowState, draws: Draws) -> bool:
     """Return True if every row of logits gives exactly one token, its largest."""
     return len(draws.index) == len(draws.rows) and not rows.temperature[draws.rows].any()
 
 
-def sampling_batch(rows: Rows, draws: Draws) -> SamplingBatch:
+def sampling_batch(rows: RowState, draws: Draws) -> SamplingBatch:
     """Gather the sampling state of each draw."""
     owners = draws.rows[draws.index]
     return SamplingBatch(
@@ -66,7 +66,7 @@ def sampling_batch(rows: Rows, draws: Draws) -> SamplingBatch:
     )
 
 
-def penalties(rows: Rows, draws: Draws) -> LogitsPenalties | None:
+def penalties(rows: RowState, draws: Draws) -> LogitsPenalties | None:
     """Gather penalties, biases and forbidden stop tokens of the rows of logits that have any.
 
     Returns None if no row has any.
@@ -77,7 +77,8 @@ def penalties(rows: Rows, draws: Draws) -> LogitsPenalties | None:
         return None
     owners = draws.rows[affected]
     biases = [
-        (rows.early_biases if early[line] else rows.biases)[row] for line, row in zip(affected, owners, strict=True)
+        (rows.biases_before_min_tokens if early[line] else rows.biases)[row]
+        for line, row in zip(affected, owners, strict=True)
     ]
     bias_start = np.zeros(len(owners) + 1, np.int32)
     np.cumsum([ids.size for ids, _ in biases], out=bias_start[1:])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.core.plan import RowWork
-from octavo_engine.runner.rows import Rows
+from octavo_engine.runner.row_state import RowState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class StepInputs:
     block_tables: Tensor  # int32 [S, most blocks of any row]
 
 
-def gather_inputs(rows: Rows, work: tuple[RowWork, ...], block_size: int) -> StepInputs:
+def gather_inputs(rows: RowState, work: tuple[RowWork, ...], block_size: int) -> StepInputs:
     """Read token ids and block tables of ``work`` (not empty) from the rows."""
     row_ids = np.array([item.row for item in work], np.int64)
     starts = np.array([item.start for item in work], np.int64)

@@ -11,7 +11,7 @@ from octavo_engine.core.plan import Logprobs, RowJoin, RowWork, StepOutput, Step
 from octavo_engine.models.family import Decoder
 from octavo_engine.runner.draws import draws_of
 from octavo_engine.runner.inputs import gather_inputs
-from octavo_engine.runner.rows import Rows
+from octavo_engine.runner.row_state import RowState
 from octavo_engine.runner.sampler import NOT_FINITE, Sampler
 from octavo_kernels import Kernels
 
@@ -42,7 +42,7 @@ class ModelRunner:
         # Not zeroed: that would touch every page at once, and no kernel reads positions before they are written.
         self.kv_cache = torch.empty(shape, dtype=model.dtype)
         self._kv_layers = self.kv_cache.unbind(1)
-        self._rows = Rows(num_rows, max_model_len, block_size, config.vocab_size, eos_token_ids)
+        self._rows = RowState(num_rows, max_model_len, block_size, config.vocab_size, eos_token_ids)
         self._sampler = Sampler(model, kernels, self._rows)
 
     @torch.inference_mode()

@@ -7,7 +7,7 @@ from torch import Tensor
 from octavo_engine.core.plan import Logprobs, RowWork, Sampled
 from octavo_engine.models.family import Decoder
 from octavo_engine.runner.draws import Draws, greedy, penalties, sampling_batch
-from octavo_engine.runner.rows import Rows
+from octavo_engine.runner.row_state import RowState
 from octavo_engine.sizing import LOGITS_BYTES
 from octavo_kernels import Kernels
 
@@ -17,7 +17,7 @@ NOT_FINITE = "the model's logits are not finite"
 class Sampler:
     """Drawer of tokens for rows. It writes each row's own token into the row's buffer."""
 
-    def __init__(self, model: Decoder, kernels: Kernels, rows: Rows) -> None:
+    def __init__(self, model: Decoder, kernels: Kernels, rows: RowState) -> None:
         self._model = model
         self._kernels = kernels
         self._rows = rows

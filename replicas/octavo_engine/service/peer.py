@@ -63,7 +63,7 @@ class Peer:
     ) -> None:
         self.gateway = gateway
         self.sent_at = time.monotonic()
-        self.given_up = False
+        self.timed_out = False
         self.live: dict[int, LiveRequest] = {}
         self._engine = engine
         self._intake = intake
@@ -95,7 +95,7 @@ class Peer:
         finally:
             reader.cancel()
             writer.cancel()
-            self._abandon()
+            self._abort_all()
 
     def deliver(self, request: LiveRequest, output: RequestOutput) -> None:
         """Accept one output of the core.
@@ -160,7 +160,7 @@ class Peer:
         )
         self._wake.set()
 
-    def _abandon(self) -> None:
+    def _abort_all(self) -> None:
         if self._wake_later is not None:
             self._wake_later.cancel()
         if self.live:

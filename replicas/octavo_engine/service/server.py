@@ -19,7 +19,7 @@ from octavo_api.settings import EngineSettings
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.engine_core import EngineCore
-from octavo_engine.engine import Engine, Runner, StepReport
+from octavo_engine.engine import Engine, EngineOutputs, Runner
 from octavo_engine.service.intake import Intake
 from octavo_engine.service.listener import bind
 from octavo_engine.service.messages import digest_message, event_messages, load_message, low64s
@@ -71,7 +71,7 @@ class EngineServer:
             EngineCore(config),
             loaded.runner,
             steps_in_flight=config.steps_in_flight,
-            on_report=lambda report: _call(loop, self._on_report, report),
+            on_outputs=lambda step: _call(loop, self._on_outputs, step),
             on_failure=lambda error: _call(loop, self._on_failure, error),
         )
         self._secret = secret
@@ -196,29 +196,29 @@ class EngineServer:
             peer.beat()
             await peer.serve(context)
         except asyncio.CancelledError:
-            if not peer.given_up:
+            if not peer.timed_out:
                 raise
             task.uncancel()
         finally:
             del self._peers[peer]
             logger.info("%s detached", gateway)
-        return not peer.given_up
+        return not peer.timed_out
 
-    def _on_report(self, report: StepReport) -> None:
+    def _on_outputs(self, step: EngineOutputs) -> None:
         state = CacheState(
-            load_message(report.load, report.measurements, draining=self._draining),
-            digest_message(report.digest),
-            report.num_cached_blocks,
+            load_message(step.load, step.measurements, draining=self._draining),
+            digest_message(step.digest),
+            step.num_cached_blocks,
         )
         self._state = state
-        for output in report.outputs:
+        for output in step.outputs:
             request = output.request_id
             assert isinstance(request, LiveRequest)
             request.peer.deliver(request, output)
-        events, num_hashes = event_messages(report.events)
-        snapshot = low64s(report.snapshot)
+        events, num_hashes = event_messages(step.events)
+        snapshot = low64s(step.snapshot)
         for peer in self._peers:
-            peer.update(events, num_hashes, state, snapshot if peer in report.snapshot_for else None)
+            peer.update(events, num_hashes, state, snapshot if peer in step.snapshot_for else None)
 
     def _on_failure(self, error: Exception) -> None:
         self._draining = True
@@ -238,7 +238,7 @@ class EngineServer:
             for peer, task in self._peers.items():
                 if peer.blocked_s(now) > BLOCKED_TIMEOUT_S:
                     logger.error("%s has taken nothing for %d s, ending its stream", peer.gateway, BLOCKED_TIMEOUT_S)
-                    peer.given_up = True
+                    peer.timed_out = True
                     task.cancel()
                 elif now - peer.sent_at > BEAT_INTERVAL_S / 2 and not stalled:
                     peer.beat()

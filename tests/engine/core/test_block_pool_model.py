@@ -87,7 +87,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         unnamed = self.cache.publish(table.blocks[index], name(chain), parent)
         assert (unnamed is not None) == (chain in self.unheld)
         if unnamed is not None:
-            self.pool.forget(unnamed)
+            self.pool.move_to_front(unnamed)
             self.unheld.remove(chain)
         table.published += 1
 
@@ -103,7 +103,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
     def clear(self):
         for block in self.cache.clear():
             if block.ref_count == 0:
-                self.pool.forget(block)
+                self.pool.move_to_front(block)
         for table in self.tables:
             table.published = 0
         self.unheld.clear()

@@ -93,7 +93,7 @@ def test_recomputed_tokens_are_those_that_the_cache_had_lost(harness, create_cor
     session = harness.Session(core).add(harness.new_request("r", harness.prompt(10), max_tokens=8))
     for _ in range(4):
         session.turn()
-    assert session.force_preemption().num_lost_tokens == 13
+    assert session.force_preemption().num_discarded_tokens == 13
     session.turn()
     assert core.load().recomputed_tokens_total == 13 - 12
     session.run().assert_idle()

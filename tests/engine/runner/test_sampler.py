@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import RowJoin, RowWork
 from octavo_engine.runner.draws import draws_of
-from octavo_engine.runner.rows import Rows
+from octavo_engine.runner.row_state import RowState
 from octavo_engine.runner.sampler import NOT_FINITE, Sampler
 from octavo_kernels.philox import gumbel, random_words
 
@@ -41,7 +41,7 @@ def kernels(request, make_kernels):
 
 def sample(kernels, joins, logits, failed=None, fans=None):
     """Samples once after all known tokens of each join; the logits of row ``i`` are ``logits[i]``."""
-    rows = Rows(len(joins), 64, 16, VOCABULARY, frozenset({EOS}))
+    rows = RowState(len(joins), 64, 16, VOCABULARY, frozenset({EOS}))
     for join in joins:
         rows.join(join)
     work = tuple(RowWork(j.row, len(j.token_ids) - 1, 1, choices=(fans or {}).get(j.row, (j.choice,))) for j in joins)

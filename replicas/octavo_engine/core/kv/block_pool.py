@@ -106,7 +106,7 @@ class BlockPool:
                 self.free.push_back(block)
                 self.num_cached_free += 1
 
-    def forget(self, block: Block) -> None:
+    def move_to_front(self, block: Block) -> None:
         """Move a free block that has lost its name to the front, so that it is allocated first."""
         self.free.remove(block)
         self.free.push_front(block)

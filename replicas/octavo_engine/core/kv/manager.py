@@ -6,7 +6,7 @@ from octavo_engine.core.kv.events import EventLog
 from octavo_engine.core.kv.prefix_cache import PrefixCache
 from octavo_engine.core.plan import BlockCopy
 from octavo_engine.core.state.sequence import Sequence
-from octavo_engine.core.state.steps import Step, StepsInFlight
+from octavo_engine.core.state.steps import ScheduledStep, StepsInFlight
 
 
 class KVCacheManager:
@@ -22,7 +22,7 @@ class KVCacheManager:
         self.block_size = block_size
         self.cache = PrefixCache(log)
         self.pool = BlockPool(num_blocks, self.cache.evict)
-        self.num_returning = 0
+        self.num_pending_free = 0
         """Maximum number of blocks that become free when the plans in flight are committed."""
         self._enabled = enable_prefix_caching
         self._steps = steps
@@ -64,7 +64,7 @@ class KVCacheManager:
         seq.cache_generation = self.cache.generation
         seq.writable_until = len(blocks) * self.block_size
 
-    def extend(self, seq: Sequence, step: Step) -> tuple[int, ...] | None:
+    def extend(self, seq: Sequence, step: ScheduledStep) -> tuple[int, ...] | None:
         """Make the next position of ``seq`` writable; return the ids of appended blocks, None if no block is free.
 
         The position lies behind the table, or in the partial last block of a prompt that a fork shares. The sequence
@@ -83,7 +83,7 @@ class KVCacheManager:
                 seq.blocks[index] = block
                 step.copies.append(BlockCopy(shared.id, block.id))
                 step.released.append(shared)
-                self.num_returning += 1
+                self.num_pending_free += 1
         seq.writable_until = len(seq.blocks) * self.block_size
         return (seq.blocks[-1].id,) if shared is None else ()
 
@@ -106,7 +106,7 @@ class KVCacheManager:
             parent = seq.blocks[index - 1].node if index else None
             unnamed = self.cache.publish(seq.blocks[index], seq.hashes[index], parent)
             if unnamed is not None:
-                self.pool.forget(unnamed)
+                self.pool.move_to_front(unnamed)
         seq.num_published = max(full, seq.num_published)
 
     def release(self, seq: Sequence) -> None:
@@ -117,21 +117,21 @@ class KVCacheManager:
             self.pool.release(reversed(blocks))
         else:
             step.released.extend(reversed(blocks))
-            self.num_returning += len(blocks)
+            self.num_pending_free += len(blocks)
         seq.num_computed_tokens = seq.num_published = seq.writable_until = 0
         seq.num_tokens = len(seq.tokens)
         seq.epoch += 1
 
-    def settle(self, step: Step) -> None:
+    def release_step(self, step: ScheduledStep) -> None:
         """Release the blocks that a finished step still held."""
-        self.num_returning -= len(step.released)
+        self.num_pending_free -= len(step.released)
         self.pool.release(step.released)
 
     def reset_prefix_cache(self) -> None:
         """Forget every prefix. Running sequences keep their blocks, which are not named again."""
         for block in self.cache.clear():
             if block.ref_count == 0:
-                self.pool.forget(block)
+                self.pool.move_to_front(block)
 
     def _num_blocks(self, seq: Sequence) -> int:
         return -(-len(seq.tokens) // self.block_size)

@@ -26,7 +26,7 @@ class LastAdmitted:
 
 
 class PreemptionMode(Protocol):
-    def vacate(self, seq: Sequence, kv: KVCacheManager) -> None:
+    def release(self, seq: Sequence, kv: KVCacheManager) -> None:
         """Take the blocks from ``seq`` and leave it ready to be admitted again."""
 
 
@@ -37,6 +37,6 @@ class Recompute:
     only the partial last block.
     """
 
-    def vacate(self, seq: Sequence, kv: KVCacheManager) -> None:
-        seq.num_lost_tokens = seq.num_computed_tokens
+    def release(self, seq: Sequence, kv: KVCacheManager) -> None:
+        seq.num_discarded_tokens = seq.num_computed_tokens
         kv.release(seq)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 
-class Rows:
-    """Rows ``0 .. count - 1``. A sequence may take a freed row at once: plans leave before they join."""
+class RowAllocator:
+    """RowAllocator ``0 .. count - 1``. A sequence may take a freed row at once: plans leave before they join."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -32,7 +32,7 @@ class Rows:
         if joined:
             self._leaves.append(row)
 
-    def leave_again(self, rows: Iterable[int]) -> None:
+    def repeat_leaves(self, rows: Iterable[int]) -> None:
         """Repeat the leaves of a failed plan for rows that are still free.
 
         The runner may not have executed them.

@@ -8,9 +8,9 @@ from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.plan import StepPlan
 from octavo_engine.core.scheduling.preemption import PreemptionMode, VictimPolicy
 from octavo_engine.core.scheduling.queue import WaitingQueue
-from octavo_engine.core.scheduling.row_allocator import Rows
+from octavo_engine.core.scheduling.row_allocator import RowAllocator
 from octavo_engine.core.state.sequence import Sequence
-from octavo_engine.core.state.steps import Step, StepsInFlight
+from octavo_engine.core.state.steps import ScheduledStep, StepsInFlight
 from octavo_engine.core.stats import Totals
 
 _KEY = attrgetter("key")
@@ -19,10 +19,9 @@ _KEY = attrgetter("key")
 class Scheduler:
     """Sequences that run and wait in one order, the order policy's. Victims come from its end.
 
-    Progress: the first running sequence is in every plan, unless it waits for blocks that plans in flight give back. It
-    is never a victim, and its blocks suffice when all others have given theirs. If nothing runs and nothing is in
-    flight, the first waiting sequence fits. So within ``longest prompt / smallest chunk`` plans a token is sampled and
-    kept.
+    Progress: the first running sequence is in every plan, unless it waits for blocks that plans in flight release. It
+    is never a victim, and its blocks suffice when all others are released. If nothing runs and nothing is in flight,
+    the first waiting sequence fits. So within ``longest prompt / smallest chunk`` plans a token is sampled and kept.
     """
 
     def __init__(
@@ -37,11 +36,12 @@ class Scheduler:
     ) -> None:
         self.kv = kv
         self.steps = steps
-        self.rows = Rows(config.max_num_seqs)
+        self.rows = RowAllocator(config.max_num_seqs)
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         """Sequences in order. A sequence without a row has ended and is dropped before the next plan."""
-        self.num_unadmitted = 0
+        self.num_queued_requests = 0
+        """Number of requests that were never admitted."""
         self.step_tokens = 0
         self._budget = config.max_num_batched_tokens
         self._victims = victims
@@ -72,7 +72,7 @@ class Scheduler:
         step = self.steps.new(self._budget)
         self._decode(step)
         self._prefill(step)
-        if not step.num_preempted and not step.num_short:
+        if not step.num_preempted and not step.num_waiting_for_blocks:
             self._admit(step, now)
         if not step.work:
             return None
@@ -84,8 +84,8 @@ class Scheduler:
 
     def enqueue(self, seq: Sequence) -> None:
         """Queue the leader of a new request."""
-        self.num_unadmitted += 1
-        self._wait(seq)
+        self.num_queued_requests += 1
+        self._enqueue(seq)
 
     def start_fork(self, leader: Sequence, fork: Sequence) -> None:
         """Start a choice that has its first token on the prompt's blocks, if a row is free.
@@ -97,8 +97,8 @@ class Scheduler:
             self.kv.fork(leader, fork)
             self._start(fork)
         else:
-            fork.num_lost_tokens = fork.prompt_len
-            self._wait(fork)
+            fork.num_discarded_tokens = fork.prompt_len
+            self._enqueue(fork)
 
     def remove(self, seq: Sequence) -> None:
         """End a sequence in any state."""
@@ -106,9 +106,9 @@ class Scheduler:
             self.waiting.discard(seq)
         else:
             self.kv.release(seq)
-            self._leave(seq)
+            self._free_row(seq)
 
-    def _decode(self, step: Step) -> None:
+    def _decode(self, step: ScheduledStep) -> None:
         """Give one token to each sequence that lacks one; note the sequences that lack more."""
         self._prefilling.clear()
         for index, seq in enumerate(self.running):  # victims are at or behind `index`: the iteration stays valid
@@ -125,11 +125,11 @@ class Scheduler:
                     new_block_ids = ()
                 step.add(seq, 1, new_block_ids)
 
-    def _make_room(self, seq: Sequence, index: int, step: Step) -> tuple[int, ...] | None:
+    def _make_room(self, seq: Sequence, index: int, step: ScheduledStep) -> tuple[int, ...] | None:
         """Make the next position writable, at the cost of others if needed; None if not in this step."""
         while (new_block_ids := self.kv.extend(seq, step)) is None:
-            if self.kv.num_returning > step.num_short:
-                step.num_short += 1
+            if self.kv.num_pending_free > step.num_waiting_for_blocks:
+                step.num_waiting_for_blocks += 1
                 return None
             victim = self.running.pop(self._victims.choose(self.running, index))
             self._preempt(victim)
@@ -138,13 +138,13 @@ class Scheduler:
                 return None
         return new_block_ids
 
-    def _prefill(self, step: Step) -> None:
+    def _prefill(self, step: ScheduledStep) -> None:
         for seq in self._prefilling:
             if not step.budget:
                 break
             step.add(seq, min(seq.num_tokens - seq.num_computed_tokens, self._chunk_size, step.budget))
 
-    def _admit(self, step: Step, now: float) -> None:
+    def _admit(self, step: ScheduledStep, now: float) -> None:
         while step.budget and self.rows.num_free and (seq := self.waiting.peek()):
             hit = self.kv.find_hit(seq)
             if not self.kv.fits(seq, hit):
@@ -158,9 +158,9 @@ class Scheduler:
             self._prefilling.append(seq)
 
     def _preempt(self, seq: Sequence) -> None:
-        self._preemption.vacate(seq, self.kv)
-        self._leave(seq)
-        self._wait(seq)
+        self._preemption.release(seq, self.kv)
+        self._free_row(seq)
+        self._enqueue(seq)
         seq.request.num_preemptions += 1
         self._totals.num_preemptions += 1
 
@@ -171,14 +171,14 @@ class Scheduler:
             request.admitted_at = now
             if request.unreported_cached_tokens is not None:
                 request.unreported_cached_tokens = hit_tokens
-            self.num_unadmitted -= 1
+            self.num_queued_requests -= 1
             self._totals.prompt_tokens += seq.prompt_len
             if not request.wants_prompt_logprobs:
                 self._totals.prefix_cache_queries += seq.prompt_len
                 self._totals.prefix_cache_hits += hit_tokens
-        self._totals.recomputed_tokens += max(0, seq.num_lost_tokens - hit_tokens)
+        self._totals.recomputed_tokens += max(0, seq.num_discarded_tokens - hit_tokens)
 
-    def _wait(self, seq: Sequence) -> None:
+    def _enqueue(self, seq: Sequence) -> None:
         self.waiting.push(seq, self.kv.uncached_tokens(seq))
 
     def _start(self, seq: Sequence) -> None:
@@ -186,7 +186,7 @@ class Scheduler:
         seq.joined = False
         insort(self.running, seq, key=_KEY)
 
-    def _leave(self, seq: Sequence) -> None:
+    def _free_row(self, seq: Sequence) -> None:
         assert seq.row is not None
         self.rows.leave(seq.row, joined=seq.joined)
         seq.row = None

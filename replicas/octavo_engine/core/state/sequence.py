@@ -37,11 +37,11 @@ class Sequence:
     hashes: list[BlockHash]
     choices: tuple[int, ...]
     """Choices to sample at its last position: its own, or none after that choice has ended."""
-    unforked: tuple[int, ...] = ()
+    pending_forks: tuple[int, ...] = ()
     """Choices that will fork from it when the prompt is computed."""
     num_tokens: int = 0
     num_computed_tokens: int = 0
-    num_lost_tokens: int = 0
+    num_discarded_tokens: int = 0
     """Number of tokens whose KV was computed once and released, and is recomputed."""
     num_published: int = 0
     """Number of leading blocks that are named in the prefix cache."""
@@ -83,7 +83,7 @@ class Request:
     root: BlockHash
     leader: Sequence = field(init=False)
     sequences: dict[int, Sequence] = field(default_factory=dict)
-    """Sequences by choice; a choice that is neither here nor unforked has ended."""
+    """Sequences by choice; a choice that is neither here nor pending_forks has ended."""
     unreported_cached_tokens: int | None = 0
     """Number of cached tokens to report; None after an output has reported it."""
     next_prompt_logprob: int = 1
@@ -94,7 +94,7 @@ class Request:
 
     @property
     def live_choices(self) -> tuple[int, ...]:
-        return (*self.sequences, *self.leader.unforked)
+        return (*self.sequences, *self.leader.pending_forks)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

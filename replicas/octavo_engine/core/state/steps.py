@@ -8,7 +8,7 @@ from octavo_engine.core.state.block import Block
 from octavo_engine.core.state.sequence import Sequence
 
 
-class Step:
+class ScheduledStep:
     """A plan in the making, then in flight: its parts, their sequences, and the blocks to release after it."""
 
     __slots__ = (
@@ -20,7 +20,7 @@ class Step:
         "leaves",
         "num_preempted",
         "num_samples",
-        "num_short",
+        "num_waiting_for_blocks",
         "released",
         "work",
     )
@@ -36,7 +36,7 @@ class Step:
         """Sequence and its epoch by row, in the order of ``work``."""
         self.num_samples = 0
         self.num_preempted = 0
-        self.num_short = 0
+        self.num_waiting_for_blocks = 0
         """Number of sequences left out because an earlier plan's commit returns the block they need."""
         self.released: list[Block] = []
         """Blocks that were given up while this plan, the last to touch them, was in flight."""
@@ -66,8 +66,8 @@ class Step:
             choices = seq.choices
             if choices:
                 seq.num_tokens = end + 1
-            if seq.unforked and end == seq.prompt_len:
-                choices += seq.unforked
+            if seq.pending_forks and end == seq.prompt_len:
+                choices += seq.pending_forks
             self.num_samples += len(choices)
         prompt_logprobs = start < seq.prompt_len - 1 and seq.request.next_prompt_logprob <= min(end, seq.prompt_len - 1)
         self.work.append(RowWork(row, start, count, new_block_ids, choices, prompt_logprobs))
@@ -85,33 +85,33 @@ class StepsInFlight:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._steps: deque[Step] = deque()
+        self._steps: deque[ScheduledStep] = deque()
         self._next_id = 0
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[ScheduledStep]:
         return iter(self._steps)
 
     @property
     def full(self) -> bool:
         return len(self._steps) >= self._limit
 
-    def new(self, budget: int) -> Step:
-        return Step(self._next_id, budget)
+    def new(self, budget: int) -> ScheduledStep:
+        return ScheduledStep(self._next_id, budget)
 
-    def issue(self, step: Step) -> None:
+    def issue(self, step: ScheduledStep) -> None:
         self._steps.append(step)
         self._next_id += 1
 
-    def find(self, step_id: int) -> Step | None:
+    def find(self, step_id: int) -> ScheduledStep | None:
         """Return a step that is in flight; None for one that was committed."""
         if not self._steps or step_id < (oldest := self._steps[0].id):
             return None
         return self._steps[step_id - oldest]
 
-    def oldest(self, step_id: int) -> Step:
+    def oldest(self, step_id: int) -> ScheduledStep:
         """Return the oldest step, the next to be committed.
 
         Raises ``ValueError`` if that is not ``step_id``.

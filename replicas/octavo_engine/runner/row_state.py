@@ -10,7 +10,7 @@ from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import RowJoin, RowWork
 
 
-class Rows:
+class RowState:
     """Token buffers, block tables and sampling state of ``num_rows`` rows.
 
     A step gathers its inputs from these arrays by row number. A row that leaves is only forgotten, never moved. Token
@@ -38,10 +38,11 @@ class Rows:
         self.logprobs = np.full(num_rows, -1, np.int32)
         self.prompt_logprobs = np.full(num_rows, -1, np.int32)
         self.penalized = np.zeros(num_rows, np.bool_)
-        # Before this position ``early_biases`` apply, which forbid the row's stop tokens. From it on ``biases`` apply.
+        # Before this position ``biases_before_min_tokens`` apply, which forbid the row's stop tokens. From this
+        # position on ``biases`` apply.
         self.min_positions = np.zeros(num_rows, np.int32)
         self.biases = [_as_arrays({})] * num_rows
-        self.early_biases = list(self.biases)
+        self.biases_before_min_tokens = list(self.biases)
         self.token_ids_tensor = torch.from_numpy(self.token_ids)
 
     def join(self, join: RowJoin) -> None:
@@ -80,10 +81,10 @@ class Rows:
             or sampling.frequency_penalty != 0
             or len(sampling.logit_bias) > 0
         )
-        self.biases[row] = self.early_biases[row] = _as_arrays(sampling.logit_bias)
+        self.biases[row] = self.biases_before_min_tokens[row] = _as_arrays(sampling.logit_bias)
         if sampling.min_tokens:
             forbidden = dict.fromkeys((*self._eos, *sampling.stop_token_ids), -math.inf)
-            self.early_biases[row] = _as_arrays({**sampling.logit_bias, **forbidden})
+            self.biases_before_min_tokens[row] = _as_arrays({**sampling.logit_bias, **forbidden})
 
 
 def _as_arrays(bias: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
