@@ -1,7 +1,8 @@
 """Admission of requests: the checks, and the state that a request begins with."""
 
 from octavo_api.blocks import BlockHash, chain_hashes, next_hash
-from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, InvalidRequest
+from octavo_api.errors import InvalidRequest
+from octavo_api.lengths import check_length
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.request import NewRequest
 from octavo_engine.core.state.sequence import OrderKey, Request, Sequence
@@ -57,18 +58,9 @@ def resolve_max_tokens(new: NewRequest, config: CoreConfig) -> int:
     for token_id in (min(new.token_ids), max(new.token_ids)):
         if not 0 <= token_id <= _MAX_TOKEN_ID:
             raise InvalidRequest.field("prompt", token_id, f"token ids from 0 to {_MAX_TOKEN_ID}")
-    wanted = new.sampling.max_tokens
-    total = prompt_len + (wanted or 1)
-    given = f"{prompt_len} prompt tokens + {wanted or 1} output tokens = {total}"
-    param = "prompt" if prompt_len + 1 > min(config.max_model_len, config.capacity_tokens) else "max_tokens"
-    if total > config.max_model_len:
-        raise ContextLengthExceeded(
-            f"{param}: got {given}, allowed: {config.max_model_len} (max_model_len)", param=param
-        )
-    if total > config.capacity_tokens:
-        allowed = f"{config.capacity_tokens} (the replica's whole KV cache)"
-        raise CacheCapacityExceeded(f"{param}: got {given}, allowed: {allowed}", param=param)
-    return wanted or min(config.max_model_len, config.capacity_tokens) - prompt_len
+    max_tokens = new.sampling.max_tokens
+    check_length(prompt_len, max_tokens, max_model_len=config.max_model_len, kv_cache_tokens=config.capacity_tokens)
+    return max_tokens or min(config.max_model_len, config.capacity_tokens) - prompt_len
 
 
 def resolve_hashes(new: NewRequest, root: BlockHash, config: CoreConfig) -> list[BlockHash]:

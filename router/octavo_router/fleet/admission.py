@@ -10,9 +10,7 @@ import itertools
 import math
 from collections import deque
 
-from octavo_api.errors import CacheCapacityExceeded, ContextLengthExceeded, QueueFull, RequestError
-from octavo_api.v1 import replica_pb2
-from octavo_router.fleet.engine_request import EngineRequest
+from octavo_api.errors import QueueFull, RequestError
 
 RATE_SAMPLES = 64
 MAX_RETRY_AFTER_S = 60.0
@@ -103,23 +101,3 @@ class Admission:
         if len(self._waiting) > 2 * self.queued + 16:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapq.heapify(self._waiting)
-
-
-def check_length(request: EngineRequest, limits: replica_pb2.Limits) -> None:
-    """Reject a request that no replica could ever hold.
-
-    Raise ``ContextLengthExceeded`` or ``CacheCapacityExceeded``.
-    """
-    prompt, most = len(request.token_ids), request.sampling.max_tokens
-    total = prompt + (most or 1)
-    asked = f"the prompt has {prompt} tokens" + (f" and max_tokens is {most}, together {total}" if most else "")
-    if limits.max_model_len and total > limits.max_model_len:
-        raise ContextLengthExceeded(
-            f"{asked}; allowed: at most {limits.max_model_len} tokens (max_model_len), one of them generated",
-            param="max_tokens" if most and prompt < limits.max_model_len else "prompt",
-        )
-    if limits.kv_cache_tokens and total > limits.kv_cache_tokens:
-        raise CacheCapacityExceeded(
-            f"{asked}; allowed: at most {limits.kv_cache_tokens} tokens, the size of a replica's KV cache",
-            param="max_tokens" if most and prompt < limits.kv_cache_tokens else "prompt",
-        )

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from octavo_api.errors import DeadlineExceeded, Draining
+from octavo_api.lengths import check_length
 from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2
-from octavo_router.fleet.admission import Admission, check_length
+from octavo_router.fleet.admission import Admission
 from octavo_router.fleet.engine_request import EngineRequest
 from octavo_router.fleet.holding import Holding
 from octavo_router.fleet.members import Members
@@ -96,8 +97,13 @@ class ReplicaPool:
             deadline = min(deadline, request.deadline)
         try:
             await self._holding.candidates(frozenset(), deadline)
-            if self.limits is not None:
-                check_length(request, self.limits)
+            if (limits := self.limits) is not None:
+                check_length(
+                    len(request.token_ids),
+                    request.sampling.max_tokens,
+                    max_model_len=limits.max_model_len,
+                    kv_cache_tokens=limits.kv_cache_tokens,
+                )
             async with asyncio.timeout_at(deadline):
                 await self._admit(request.priority, now)
         except TimeoutError:

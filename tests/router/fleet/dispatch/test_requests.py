@@ -393,9 +393,9 @@ async def test_a_deadline_that_has_passed_sends_nothing(fleet):
 
 async def test_what_no_replica_could_answer_is_refused_with_both_numbers(fleet):
     (a,) = await fleet.start("a")
-    with pytest.raises(ContextLengthExceeded, match=r"1200 tokens.*1000"):
+    with pytest.raises(ContextLengthExceeded, match=r"1200 prompt tokens.*1000"):
         await fleet.ask(fleet.request(1200))
-    with pytest.raises(ContextLengthExceeded, match=r"900 tokens.*200, together 1100.*1000") as raised:
+    with pytest.raises(ContextLengthExceeded, match=r"900 prompt tokens.*200 output tokens = 1100.*1000") as raised:
         await fleet.ask(fleet.request(900, max_tokens=200))
     assert raised.value.param == "max_tokens"
     assert a.submits == []
@@ -407,7 +407,7 @@ async def test_what_no_cache_could_hold_is_refused_with_both_numbers(fleet):
     a.limits.kv_cache_tokens = 500
     await fleet.start("a", "b")
     assert fleet.pool.limits.kv_cache_tokens == 500
-    with pytest.raises(CacheCapacityExceeded, match=r"600 tokens.*500"):
+    with pytest.raises(CacheCapacityExceeded, match=r"600 prompt tokens.*500"):
         await fleet.ask(fleet.request(600))
     assert a.submits + b.submits == []
 
