@@ -1,5 +1,6 @@
-"""What all tests share."""
+"""Settings of all tests: threads, examples, and the distribution of files to processes."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,23 +20,30 @@ if TYPE_CHECKING:
 # that load a model set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# How long an example takes says something about the machine.
-hypothesis.settings.register_profile("octavo", deadline=None)
+# The duration of an example depends on the machine. Examples are the same in every run, except with
+# --hypothesis-profile=random.
+hypothesis.settings.register_profile("octavo", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("octavo")
 
 OPERATOR = {Path(__file__).parent / folder for folder in ("operator", "helm", "manifests", "images")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what belongs to the operator's tier by its folder."""
+    """Mark the tests of the operator's tier by their folder."""
     for item in items:
         if not OPERATOR.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.operator)
 
 
+def pytest_collection_finish() -> None:
+    """Exempt torch, Ray and the tests themselves from garbage collection: they stay until the end."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def draw_ports() -> Callable[[int], list[int]]:
-    """Returns so many ports that nothing listens on."""
+    """Return ports that nothing listens on."""
     return free_ports
 
 

@@ -1,17 +1,22 @@
 """The oracle is a search over the whole text."""
 
+import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from octavo_api.errors import InvalidRequest
 from octavo_text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, check_stops
 
-# Two letters make overlaps and near misses common.
-letters = st.text("ab", max_size=30)
-stops_lists = st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=MAX_STOPS).map(tuple)
+SEEDS = range(2000)
+
+
+def draw(rng: random.Random) -> tuple[str, tuple[str, ...]]:
+    """Return a text and stop strings; two letters make overlaps and near misses common."""
+    text = "".join(rng.choices("ab", k=rng.randint(0, 30)))
+    longest, most = rng.randint(1, 5), rng.choice((1, 2, 4, MAX_STOPS))
+    stops = tuple("".join(rng.choices("ab", k=rng.randint(1, longest))) for _ in range(rng.randint(1, most)))
+    return text, stops
 
 
 def naive(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
@@ -27,34 +32,36 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(ends)]
 
 
-@settings(max_examples=500)
-@given(letters, stops_lists, st.lists(st.integers(0, 30), max_size=8), st.booleans())
-def test_shows_the_text_up_to_the_first_stop_string(text, stops, cuts, include) -> None:
-    watch = StopStrings(stops, include=include)
-    shown = "".join(watch.push(piece) for piece in pieces(text, cuts))
-    found = naive(text, stops)
-    if found is None:
-        assert watch.matched is None
-        assert shown + watch.flush() == text
-    else:
-        end, stop = found
-        assert watch.matched == stop
-        assert shown == (text[:end] if include else text[: end - len(stop)])
-        assert watch.flush() == ""
+def test_shows_the_text_up_to_the_first_stop_string() -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        text, stops = draw(rng)
+        cuts, include = rng.choices(range(31), k=rng.randint(0, 8)), rng.random() < 0.5
+        watch = StopStrings(stops, include=include)
+        shown = "".join(watch.push(piece) for piece in pieces(text, cuts))
+        found = naive(text, stops)
+        if found is None:
+            assert watch.matched is None, seed
+            assert shown + watch.flush() == text, seed
+        else:
+            end, stop = found
+            assert watch.matched == stop, seed
+            assert shown == (text[:end] if include else text[: end - len(stop)]), seed
+            assert watch.flush() == "", seed
 
 
-@settings(max_examples=500)
-@given(letters, stops_lists)
-def test_holds_back_what_could_become_a_stop_string_and_no_more(text, stops) -> None:
-    watch = StopStrings(stops, include=False)
-    shown = ""
-    for position, character in enumerate(text):
-        shown += watch.push(character)
-        if watch.matched is not None:
-            return
-        so_far = text[: position + 1]
-        could = [n for n in range(1, len(so_far) + 1) if any(s.startswith(so_far[-n:]) for s in stops)]
-        assert so_far == shown + so_far[len(so_far) - max(could, default=0) :]
+def test_holds_back_what_could_become_a_stop_string_and_no_more() -> None:
+    for seed in SEEDS:
+        text, stops = draw(random.Random(seed))
+        watch = StopStrings(stops, include=False)
+        shown = ""
+        for position, character in enumerate(text):
+            shown += watch.push(character)
+            if watch.matched is not None:
+                break
+            so_far = text[: position + 1]
+            could = [n for n in range(1, len(so_far) + 1) if any(s.startswith(so_far[-n:]) for s in stops)]
+            assert so_far == shown + so_far[len(so_far) - max(could, default=0) :], seed
 
 
 @pytest.mark.parametrize("size", range(1, 7))
