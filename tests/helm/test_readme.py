@@ -1,34 +1,21 @@
 from pathlib import Path
-from typing import Any
 
 import yaml
 from helm_python import Chart
+
+import helm_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "octavo"
 
 
-def helm_docs() -> Any:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("helm_docs", ROOT / "tools" / "helm_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules["helm_docs"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_table_of_values_is_fresh() -> None:
-    assert (CHART / "README.md").read_text() == helm_docs().readme(), "run python tools/helm_docs.py"
+    assert (CHART / "README.md").read_text() == helm_docs.readme(), "run python tools/helm_docs.py"
 
 
 def test_every_value_is_described() -> None:
-    assert helm_docs().undescribed((CHART / "values.yaml").read_text()) == []
-    assert helm_docs().undescribed("# -- a\na: 1\nb:\n  c: 1\n") == ["b.c"]
+    assert helm_docs.undescribed((CHART / "values.yaml").read_text()) == []
+    assert helm_docs.undescribed("# -- a\na: 1\nb:\n  c: 1\n") == ["b.c"]
 
 
 def test_what_artifact_hub_reads_agrees_with_the_chart(chart: Chart) -> None:

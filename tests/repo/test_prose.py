@@ -1,27 +1,13 @@
-"""The lint of the prose: its rules, the baseline that only shrinks, and this repository."""
+"""The lint of the prose: its rules, and the baseline that only shrinks."""
 
-import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+import prose
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prose", ROOT / "tools" / "prose.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-prose = load()
 LONG = "word " * 26
 
 
@@ -185,8 +171,3 @@ def test_only_commits_after_the_one_that_added_the_lint_are_checked(tmp_path: Pa
 
 def test_without_git_history_no_commit_is_checked(tmp_path: Path) -> None:
     assert prose.commits(tmp_path) == []
-
-
-def test_this_repository_passes() -> None:
-    result = subprocess.run([sys.executable, "tools/prose.py"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
