@@ -142,7 +142,7 @@ class LlamaDecoder:
         residual = self._embed(token_ids)
         hidden: Tensor = kernels.rms_norm(residual, self._layers[0].input_norm, eps)
         for index, layer in enumerate(self._layers):
-            q, k, v = layer.qkv(hidden).view(by_head).split(heads, dim=1)
+            q, k, v = layer.qkv(hidden).view(by_head).split_with_sizes(heads, dim=1)
             kv_layer = kv_layers[index]
             kernels.rotary_and_write(q, k, v, self._cos_sin, kv_layer, meta)
             last = index + 1 == len(self._layers)
