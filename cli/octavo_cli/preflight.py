@@ -19,7 +19,7 @@ def check(deployment: ServingDeployment, api_key_file: Path | None, cpus: float)
     if api_key_file is not None:
         from octavo_router.front.keys import ApiKeys
 
-        ApiKeys.load(api_key_file)
+        ApiKeys.from_file(api_key_file)
     _check_engine(deployment.spec)
 
 

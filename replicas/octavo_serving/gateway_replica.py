@@ -103,9 +103,9 @@ class GatewayReplica:
             served_name=self._config.served_name,
             settings=settings,
             pool=self._pool,
-            keys=ApiKeys.load(Path(args.api_key_file)) if args.api_key_file else None,
+            keys=ApiKeys.from_file(Path(args.api_key_file)) if args.api_key_file else None,
             metrics=metrics,
-            certificate=Certificate.load(Path(args.tls_folder)) if args.tls_folder else None,
+            certificate=Certificate.from_folder(Path(args.tls_folder)) if args.tls_folder else None,
         )
 
     @staticmethod

@@ -38,8 +38,10 @@ def parse_replicas(texts: Sequence[str]) -> list[ReplicaAddress]:
     """Read each replica. Raise ``ConfigurationError``, also if two replicas have the same name."""
     replicas = [parse_replica(text) for text in texts]
     counts = Counter(replica.name for replica in replicas)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise ConfigurationError(f"--replica: got {twice[0]!r} more than once, allowed: names that differ")
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise ConfigurationError(
+            f"--replica: got {repeated[0]!r} more than once, allowed: a different name for each replica"
+        )
     return replicas
 
 
@@ -59,8 +61,8 @@ def parse_settings(pairs: Sequence[str]) -> RouterSettings:
 async def serve(arguments: argparse.Namespace) -> None:
     settings = parse_settings(arguments.set)
     replicas = parse_replicas(arguments.replica)
-    keys = ApiKeys.load(arguments.api_key_file) if arguments.api_key_file else None
-    certificate = Certificate.load(arguments.tls_folder) if arguments.tls_folder else None
+    keys = ApiKeys.from_file(arguments.api_key_file) if arguments.api_key_file else None
+    certificate = Certificate.from_folder(arguments.tls_folder) if arguments.tls_folder else None
     secret = read_secret(arguments.secret_file) if arguments.secret_file else ""
     text = ModelText.load(model_source.locate(arguments.model, arguments.revision, weights=False))
     metrics = Metrics()
@@ -100,14 +102,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=model_source.EMBEDDED, help="URI of the model (default: %(default)s)")
     parser.add_argument("--revision", help="commit, tag or branch of a hf:// model")
     parser.add_argument("--served-name", help="the model's name in requests (default: the last part of the URI)")
-    parser.add_argument("--replica", action="append", default=[], metavar="NAME=HOST:PORT", help="one engine; repeat")
+    parser.add_argument(
+        "--replica",
+        action="append",
+        default=[],
+        metavar="NAME=HOST:PORT",
+        help="name and address of an engine; may be repeated",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address of both listeners (default: %(default)s)")
-    parser.add_argument("--http-port", type=parse_port, default=8000, help="(default: %(default)s; 0: any)")
-    parser.add_argument("--grpc-port", type=parse_port, default=9000, help="(default: %(default)s; 0: any)")
-    parser.add_argument("--api-key-file", type=Path, help="one `NAME KEY` a line; without it no key is asked for")
-    parser.add_argument("--tls-folder", type=Path, help="holds tls.crt and tls.key, for both listeners")
-    parser.add_argument("--secret-file", type=Path, help="holds what the engines ask for")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a router setting; repeat")
+    parser.add_argument(
+        "--http-port", type=parse_port, default=8000, help="HTTP port (default: %(default)s; 0: any free port)"
+    )
+    parser.add_argument(
+        "--grpc-port", type=parse_port, default=9000, help="gRPC port (default: %(default)s; 0: any free port)"
+    )
+    parser.add_argument(
+        "--api-key-file", type=Path, help="file with one `NAME KEY` per line; without it, no API key is required"
+    )
+    parser.add_argument("--tls-folder", type=Path, help="folder with tls.crt and tls.key for both listeners")
+    parser.add_argument("--secret-file", type=Path, help="file with the secret that the engines require")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="router setting; may be repeated"
+    )
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:

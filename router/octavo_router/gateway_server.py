@@ -104,9 +104,9 @@ class GatewayServer:
     async def _renew(self, certificate: Certificate) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
-            taken_up = await asyncio.to_thread(certificate.refresh)
-            if taken_up is not None:
-                self.metrics.secret_reload("tls", taken_up)
+            applied = await asyncio.to_thread(certificate.refresh)
+            if applied is not None:
+                self.metrics.secret_reload("tls", applied)
 
     def reconfigure(self, settings: RouterSettings, *, served_name: str | None = None) -> None:
         """Apply settings to later requests. The pool has a ``reconfigure`` of its own."""

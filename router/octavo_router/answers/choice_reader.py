@@ -48,7 +48,7 @@ class ChoiceReader:
         self._token_ids: list[int] = []
         self._logprobs: list[sampling_pb2.PositionLogprobs] = []
 
-    def take(self, output: replica_pb2.Output) -> Delta | None:
+    def push(self, output: replica_pb2.Output) -> Delta | None:
         """Return the new delta, or None if there is no text to show yet.
 
         A choice that a stop string ended is ``finished``, although the engine has not reported its end.
@@ -60,7 +60,7 @@ class ChoiceReader:
             if text and not self._token_ids:
                 return Delta(self.index, text, ids, [])
             self._token_ids += ids
-            return self._released(text) if text else None
+            return self._delta(text) if text else None
         finish = FinishReason.from_proto(output.finish_reason)
         # The token that ended the choice (end of text, or one of stop_token_ids) is no part of the text.
         shown = ids[:-1] if finish is FinishReason.STOP and not self._show_stop else ids
@@ -68,10 +68,10 @@ class ChoiceReader:
             text = self._detokenizer.push(shown)
             if finish:
                 text += self._detokenizer.flush()
-            return self._gained(text, ids, output.logprobs, finish, _stop_token(output) if finish else None)
-        return self._until_stop(self._stops, ids, len(shown), output, finish)
+            return self._collect(text, ids, output.logprobs, finish, _stop_token(output) if finish else None)
+        return self._read_until_stop(self._stops, ids, len(shown), output, finish)
 
-    def _until_stop(
+    def _read_until_stop(
         self,
         stops: StopStrings,
         ids: list[int],
@@ -85,7 +85,7 @@ class ChoiceReader:
             parts.append(stops.push(self._detokenizer.push(ids[position : position + 1])))
             if stops.matched is not None:
                 used = position + 1
-                return self._gained(
+                return self._collect(
                     "".join(parts), ids[:used], output.logprobs[:used], FinishReason.STOP, stops.matched
                 )
         reason: str | int | None = None
@@ -96,9 +96,9 @@ class ChoiceReader:
                 reason = _stop_token(output)
             else:
                 finish, reason = FinishReason.STOP, stops.matched
-        return self._gained("".join(parts), ids, output.logprobs, finish, reason)
+        return self._collect("".join(parts), ids, output.logprobs, finish, reason)
 
-    def _gained(
+    def _collect(
         self,
         text: str,
         ids: list[int],
@@ -112,9 +112,9 @@ class ChoiceReader:
         if not text and finish is None:
             return None
         self.finished = finish is not None
-        return self._released(text, finish, reason)
+        return self._delta(text, finish, reason)
 
-    def _released(self, text: str, finish: FinishReason | None = None, reason: str | int | None = None) -> Delta:
+    def _delta(self, text: str, finish: FinishReason | None = None, reason: str | int | None = None) -> Delta:
         delta = Delta(self.index, text, self._token_ids, self._logprobs, finish, reason)
         self._token_ids = []
         self._logprobs = []

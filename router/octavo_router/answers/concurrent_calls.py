@@ -14,13 +14,13 @@ from octavo_router.answers.generation import Batch
 
 
 @asynccontextmanager
-async def answers(gateway: Gateway, calls: Sequence[Call]) -> AsyncIterator[AsyncIterator[Batch]]:
+async def open_generations(gateway: Gateway, calls: Sequence[Call]) -> AsyncIterator[AsyncIterator[Batch]]:
     """Send the calls and yield an iterator over their batches. Abort the calls that still run at the end.
 
     The iterator raises the first ``RequestError`` of any call.
     """
     if len(calls) == 1:
-        async with await gateway.start(calls[0]) as generation:
+        async with await gateway.start_generation(calls[0]) as generation:
             yield generation
         return
     merged = _Merged(gateway, calls)
@@ -41,7 +41,7 @@ class _Merged:
 
     async def _read(self, call: Call) -> None:
         try:
-            async with await self._gateway.start(call) as generation:
+            async with await self._gateway.start_generation(call) as generation:
                 async for batch in generation:
                     self._queue.put_nowait(batch)
         except Exception as error:

@@ -12,7 +12,7 @@ from octavo_router.answers.generation import Generation, RequestObserver
 from octavo_router.fleet.engine_request import EngineRequest, Pool
 from octavo_text import ModelText
 
-LATE_S = 2.0
+GRACE_S = 2.0
 """Maximum seconds that an answer may run after its deadline. Then its client does not read, or its stream hangs."""
 
 
@@ -84,7 +84,7 @@ class Gateway:
         """
         seconds = self.settings.request_timeout_seconds
         try:
-            async with asyncio.timeout(seconds + LATE_S):
+            async with asyncio.timeout(seconds + GRACE_S):
                 yield
         except TimeoutError:
             raise DeadlineExceeded(f"the request did not end within {seconds} seconds") from None
@@ -109,13 +109,13 @@ class Gateway:
             raise InvalidRequest.field("prompt", "", "at least one token")
         return ids
 
-    async def start(self, call: Call) -> Generation:
+    async def start_generation(self, call: Call) -> Generation:
         """Send the call to an engine. The caller must close the generation, whatever happens.
 
         Raise a ``RequestError`` if the prompt is wrong or the call is not admitted.
         """
         if self.draining:
-            raise Draining("this gateway is shutting down and takes no new requests", retry_after_s=1.0)
+            raise Draining("the gateway is shutting down and accepts no new requests", retry_after_s=1.0)
         now = asyncio.get_running_loop().time()
         timeout_s = float(self.settings.request_timeout_seconds)
         if call.timeout_s is not None:

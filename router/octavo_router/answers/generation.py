@@ -59,7 +59,7 @@ class Generation:
         self._restarts = 0
         self._restarted: set[int] = set()
         self.finish_reasons: list[str] = []
-        self._choices = _readers(call, prompt_token_ids, text)
+        self._choices = _create_readers(call, prompt_token_ids, text)
 
     def attach(self, stream: RequestStream) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class Generation:
         self._restarts = self._stream.restarts
         self.cached_tokens, self.timing = None, None
         self.prompt_logprobs, self.finish_reasons = [], []
-        self._choices = _readers(self.call, self.prompt_token_ids, self._text)
+        self._choices = _create_readers(self.call, self.prompt_token_ids, self._text)
         self._restarted = set(range(len(self._choices)))
         return True
 
@@ -96,7 +96,7 @@ class Generation:
             try:
                 outputs = await self._next_outputs()
             except StopAsyncIteration:
-                raise EngineFailure("the engine's stream ended before its answer did") from None
+                raise EngineFailure("the engine's stream ended before the answer was complete") from None
             now = self._clock()
             if self._reset_if_restarted():
                 pass  # neither a first token nor a pause between two
@@ -109,7 +109,7 @@ class Generation:
                 if output.finish_reason or self._scores_prompt or self.cached_tokens is None:
                     self._take_first_and_last_fields(output)
                 choice = self._choices[output.choice]
-                if not choice.finished and (delta := choice.take(output)) is not None:
+                if not choice.finished and (delta := choice.push(output)) is not None:
                     deltas.append(delta)
                     if self._restarted:
                         delta.restarted = delta.choice in self._restarted
@@ -180,7 +180,7 @@ class Generation:
 Batch = tuple[Generation, list[Delta]]
 
 
-def _readers(call: Call, prompt_ids: list[int], text: ModelText) -> list[ChoiceReader]:
+def _create_readers(call: Call, prompt_ids: list[int], text: ModelText) -> list[ChoiceReader]:
     show_stop = call.include_stop_str_in_output
     stops = StopStrings(call.stop, include=show_stop) if call.stop else None
     return [

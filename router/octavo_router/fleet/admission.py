@@ -43,36 +43,36 @@ class Admission:
                 f"(max_inflight_requests {self._max_inflight}, max_queued_requests {self.max_queued})",
                 retry_after_s=self.retry_after_s(now),
             )
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (priority, next(self._order), turn))
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (priority, next(self._order), admitted))
         self.queued += 1
         try:
-            await turn
+            await admitted
         except asyncio.CancelledError:
-            if turn.cancelled():
+            if admitted.cancelled():
                 self.queued -= 1
                 self._compact()
-            elif turn.exception() is None:
-                self._leave()
+            elif admitted.exception() is None:
+                self._free_place()
             raise
 
     def release(self, now: float) -> None:
         """Count one admitted request as ended."""
         self._ended_at.append(now)
-        self._leave()
+        self._free_place()
 
     def reconfigure(self, *, max_inflight: int, max_queued: int) -> None:
         self._max_inflight = max_inflight
         self.max_queued = max_queued
         self._admit()
 
-    def refuse_waiting(self, error: RequestError) -> None:
+    def reject_waiting(self, error: RequestError) -> None:
         """End all waiting requests with ``error``."""
         waiting, self._waiting = self._waiting, []
-        for _, _, turn in waiting:
-            if not turn.done():
+        for _, _, admitted in waiting:
+            if not admitted.done():
                 self.queued -= 1
-                turn.set_exception(error)
+                admitted.set_exception(error)
 
     def retry_after_s(self, now: float) -> float:
         """Predict when the queue will be empty, from the recent rate of ended requests.
@@ -84,20 +84,20 @@ class Admission:
         rate = len(self._ended_at) / (now - self._ended_at[0])
         return min(MAX_RETRY_AFTER_S, max(1.0, math.ceil((self.queued + 1) / rate)))
 
-    def _leave(self) -> None:
+    def _free_place(self) -> None:
         self.inflight -= 1
         self._admit()
 
     def _admit(self) -> None:
         while self._waiting and self.inflight < self._max_inflight:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
+            _, _, admitted = heapq.heappop(self._waiting)
+            if not admitted.done():
                 self.queued -= 1
                 self.inflight += 1
-                turn.set_result(None)
+                admitted.set_result(None)
 
     def _compact(self) -> None:
-        """Remove cancelled waiters if they are most of the heap. Otherwise they stay in it until their turn."""
+        """Remove cancelled waiters if they are most of the heap. Otherwise they stay in it until their admitted."""
         if len(self._waiting) > 2 * self.queued + 16:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapq.heapify(self._waiting)

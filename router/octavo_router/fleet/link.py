@@ -23,19 +23,19 @@ _Call = grpc.aio.StreamStreamCall[replica_pb2.GatewayMessage, replica_pb2.Replic
 
 
 class Receiver(Protocol):
-    """Receiver of a link's events. ``lost`` follows every ``hello`` at some time, and every failed attempt."""
+    """Receiver of a link's events. ``on_lost`` follows every ``on_hello`` at some time, and every failed attempt."""
 
-    def hello(self, hello: replica_pb2.Hello) -> None: ...
+    def on_hello(self, hello: replica_pb2.Hello) -> None: ...
 
-    def step(self, step: replica_pb2.Step) -> None: ...
+    def on_step(self, step: replica_pb2.Step) -> None: ...
 
-    def snapshot(self, snapshot: replica_pb2.Snapshot) -> None: ...
+    def on_snapshot(self, snapshot: replica_pb2.Snapshot) -> None: ...
 
-    def lost(self, detail: str) -> None: ...
+    def on_lost(self, detail: str) -> None: ...
 
 
 class ReplicaLink:
-    """Link that sends in order and without waiting. Without a stream it drops messages, because ``lost`` was called.
+    """Link that sends in order and without waiting. Without a stream it drops messages, because ``on_lost`` was called.
 
     Reading waits for the replica only, because ``receiver`` returns at once.
     """
@@ -84,34 +84,34 @@ class ReplicaLink:
 
     async def _run(self) -> None:
         attempts = 0
-        told = ""
+        last_logged = ""
         while True:
-            said_hello = False
+            connected = False
             try:
                 async with grpc.aio.insecure_channel(self._address.target, options=client_options()) as channel:
                     stub = replica_pb2_grpc.ReplicaStub(channel)  # type: ignore[no-untyped-call]
                     call: _Call = stub.Attach(metadata=self._metadata)
                     hello = await self._greet(call)
-                    said_hello = True
+                    connected = True
                     attempts = 0
                     await self._converse(call, hello)
                 detail = "the replica closed the stream"
             except grpc.aio.AioRpcError as error:
                 detail = f"{error.code().name}: {error.details()}"
             except asyncio.CancelledError:
-                detail = "the stream was given up"
+                detail = "the stream was cancelled"
             except TimeoutError:
                 detail = f"no hello within {HELLO_TIMEOUT_S:g} s"
             except _ProtocolError as error:
                 detail = str(error)
             # After any error: gRPC raises the end of a call instead of a cancellation that comes with it.
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                self._receiver.lost("the link was closed")
+                self._receiver.on_lost("the link was closed")
                 raise asyncio.CancelledError
-            self._receiver.lost(detail)
-            if said_hello or detail != told:  # a failure that repeats is logged once
+            self._receiver.on_lost(detail)
+            if connected or detail != last_logged:  # a failure that repeats is logged once
                 log.warning("link to %s: %s", self._address.name, detail)
-                told = detail
+                last_logged = detail
             backoff = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(attempts, 10))
             attempts += 1
             await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
@@ -138,15 +138,15 @@ class ReplicaLink:
         self._wake.clear()
         writer = asyncio.create_task(self._write(call))
         try:
-            self._receiver.hello(hello)
+            self._receiver.on_hello(hello)
             while (message := await self._read(call)) is not None:
                 match message.WhichOneof("message"):
                     case "step":
-                        self._receiver.step(message.step)
+                        self._receiver.on_step(message.step)
                     case "snapshot":
-                        self._receiver.snapshot(message.snapshot)
+                        self._receiver.on_snapshot(message.snapshot)
                     case other:
-                        log.warning("%s sent %s, which means nothing here; ignored", self._address.name, other)
+                        log.warning("%s: ignored an unexpected message: %s", self._address.name, other)
         finally:
             self._call = None
             writer.cancel()

@@ -26,7 +26,7 @@ class Observer(Protocol):
 
     def engine_load(self, replica: str, load: replica_pb2.Load) -> None: ...
 
-    def replica_gone(self, replica: str) -> None:
+    def replica_removed(self, replica: str) -> None:
         """End the series of a replica that was removed from the registry."""
 
     def queue(self, depth: int) -> None:
@@ -59,7 +59,7 @@ class NullObserver:
     def engine_load(self, replica: str, load: replica_pb2.Load) -> None:
         pass
 
-    def replica_gone(self, replica: str) -> None:
+    def replica_removed(self, replica: str) -> None:
         pass
 
     def queue(self, depth: int) -> None:

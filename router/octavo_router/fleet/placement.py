@@ -60,7 +60,7 @@ class Placement:
                     for space in missing:
                         chains[space] = await _hash(request, space)
         except TimeoutError:
-            raise DeadlineExceeded("the request's deadline has passed while it waited for a replica") from None
+            raise DeadlineExceeded("the deadline passed while the request waited for a replica") from None
 
     def send(
         self,

@@ -90,7 +90,7 @@ class ReplicaPool:
     async def open(self, request: EngineRequest) -> RoutedRequest:
         """Implement ``engine_request.Pool``. Hold the result in ``contextlib.aclosing``."""
         if self._draining:
-            raise Draining("the gateway is shutting down and takes no new requests")
+            raise Draining("the gateway is shutting down and accepts no new requests")
         now = asyncio.get_running_loop().time()
         deadline = now + self._settings.request_timeout_seconds
         if request.deadline is not None:
@@ -107,7 +107,7 @@ class ReplicaPool:
             async with asyncio.timeout_at(deadline):
                 await self._admit(request.priority, now)
         except TimeoutError:
-            raise DeadlineExceeded("the request's deadline has passed while it waited") from None
+            raise DeadlineExceeded("the deadline passed while the request waited in the gateway") from None
         routed = RoutedRequest(request, deadline, self._placement, on_end=self._request_ended)
         self._inflight.add(routed)
         try:
@@ -131,7 +131,7 @@ class ReplicaPool:
         """End everything: requests with ``Draining``, then the streams to all replicas."""
         self._stop()
         error = Draining("the gateway is shutting down")
-        self._admission.refuse_waiting(error)
+        self._admission.reject_waiting(error)
         for request in list(self._inflight):
             request.fail(error)
         await self.members.close()

@@ -51,7 +51,7 @@ class Replica:
         self._observer = observer
         self._overlay = overlay
         self._on_change = on_change
-        self._feed = Feed(index, jitter=random.random, on_resync=self._resyncing)
+        self._feed = Feed(index, jitter=random.random, on_resync=self._report_resync)
         self._link = ReplicaLink(address, gateway=gateway, secret=secret, receiver=self)
         self._space: HashSpace | None = None
         self._attempts: dict[int, Attempt] = {}
@@ -113,7 +113,7 @@ class Replica:
         self._overlay.forget(self._feed.slot)
         self._feed.close()
         self.candidate = None
-        self._observer.replica_gone(self.name)
+        self._observer.replica_removed(self.name)
 
     async def close(self) -> None:
         if not self.retired:
@@ -122,7 +122,7 @@ class Replica:
 
     def tick(self, now: float) -> None:
         """Check for silence, and request snapshots that are due."""
-        if self._feed.lost(now):
+        if self._feed.is_lost(now):
             self._link.reset()
         if self.retired:
             return
@@ -143,14 +143,14 @@ class Replica:
             state=self._state_at(now),
             routable=self.candidate is not None,
             epoch=self._feed.epoch,
-            load=self.load.report if self._feed.trusted(now) else None,
+            load=self.load.report if self._feed.is_trusted(now) else None,
             inflight_requests=len(self._attempts),
             cached_keys=self._feed.num_held,
             resyncs={reason.value: count for reason, count in self._feed.resyncs.items()},
             detail=self._detail,
         )
 
-    def hello(self, hello: replica_pb2.Hello) -> None:
+    def on_hello(self, hello: replica_pb2.Hello) -> None:
         self._detail = ""
         self.limits = hello.limits
         self._space = HashSpace(hello.model_key, hello.kv_dtype, hello.block_size, max(1, hello.stride))
@@ -158,7 +158,7 @@ class Replica:
             self._feed.connected(hello, self._clock())
             self.tick(self._clock())
 
-    def step(self, step: replica_pb2.Step) -> None:
+    def on_step(self, step: replica_pb2.Step) -> None:
         attempts = self._attempts
         for output in step.outputs:
             attempt = attempts.get(output.id)
@@ -166,10 +166,10 @@ class Replica:
                 try:
                     attempt.deliver(output)
                 except Exception:
-                    log.exception("%s: request %d could not take its output", self.name, output.id)
+                    log.exception("%s: could not deliver an output of request %d", self.name, output.id)
         now = self._clock()
         if self.retired:
-            self._feed.heard(now)
+            self._feed.mark_alive(now)
             return
         if step.HasField("load"):
             self.load.update(step.load)
@@ -177,18 +177,18 @@ class Replica:
         try:
             self._feed.step(step, now)
         except Exception:
-            log.exception("%s: block events could not be applied", self.name)
+            log.exception("%s: could not apply block events", self.name)
             self._feed.suspect(ResyncReason.MALFORMED, now)
         if self._feed.snapshot_due(now):
             self._link.request_snapshot()
         self._refresh(now)
 
-    def snapshot(self, snapshot: replica_pb2.Snapshot) -> None:
+    def on_snapshot(self, snapshot: replica_pb2.Snapshot) -> None:
         if not self.retired:
             self._feed.snapshot(snapshot, self._clock())
             self._refresh()
 
-    def lost(self, detail: str) -> None:
+    def on_lost(self, detail: str) -> None:
         self._detail = detail
         self.load.forget()
         self.limits = None
@@ -202,7 +202,7 @@ class Replica:
         attempts, self._attempts = self._attempts, {}
         for id, attempt in attempts.items():
             self.load.release(id)
-            attempt.lose(ReplicaLost(f"replica {self.name} went away while it was generating this answer ({detail})"))
+            attempt.lose(ReplicaLost(f"replica {self.name} was lost while it generated the answer ({detail})"))
         if self.retired:
             self._on_change()
 
@@ -213,11 +213,11 @@ class Replica:
         space = self._space
         before = self.candidate
         draining = report is not None and report.draining
-        if self.retired or space is None or draining or feed.state is FeedState.CONNECTING or feed.lost(now):
+        if self.retired or space is None or draining or feed.state is FeedState.CONNECTING or feed.is_lost(now):
             self.candidate = None
         else:
             self.candidate = Candidate.of(
-                self.load.view(trusted=feed.trusted(now)),
+                self.load.view(trusted=feed.is_trusted(now)),
                 name=self.name,
                 key=self._key,
                 slot=feed.slot,
@@ -228,10 +228,10 @@ class Replica:
             self._on_change()
         self._report_state(now)
 
-    def _resyncing(self, reason: ResyncReason) -> None:
+    def _report_resync(self, reason: ResyncReason) -> None:
         self._observer.resync(self.name, reason)
         if reason is not ResyncReason.CONNECTED:
-            log.warning("%s: block events are not to be trusted (%s), asking for a snapshot", self.name, reason)
+            log.warning("%s: block events are unreliable (%s), requesting a snapshot", self.name, reason)
 
     def _report_state(self, now: float) -> None:
         state = self._state_at(now)
@@ -245,7 +245,7 @@ class Replica:
             return ReplicaState.CONNECTING
         if self.retired or (self.load.report is not None and self.load.report.draining):
             return ReplicaState.DRAINING
-        if not feed.trusted(now):
+        if not feed.is_trusted(now):
             return ReplicaState.UNTRUSTED
         if feed.state is FeedState.LIVE:
             return ReplicaState.LIVE

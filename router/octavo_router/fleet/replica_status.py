@@ -32,7 +32,9 @@ def changes(known: Mapping[str, ReplicaAddress], wanted: Iterable[ReplicaAddress
     by_name: dict[str, ReplicaAddress] = {}
     for address in wanted:
         if by_name.setdefault(address.name, address) != address:
-            raise ValueError(f"replica {address.name}: at {by_name[address.name].target} and at {address.target}")
+            raise ValueError(
+                f"replica {address.name}: got {by_name[address.name].target} and {address.target}, allowed: one address"
+            )
     return Changes(
         removed=tuple(address for name, address in known.items() if by_name.get(name) != address),
         added=tuple(address for name, address in by_name.items() if known.get(name) != address),

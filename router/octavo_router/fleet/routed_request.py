@@ -153,13 +153,15 @@ class RoutedRequest:
     async def _retry(self) -> None:
         try:
             if self._tries >= MAX_TRIES:
-                raise ReplicaLost(f"{self._tries} replicas went away before they answered: {sorted(self._excluded)}")
+                raise ReplicaLost(
+                    f"{self._tries} replicas were lost before they answered: {', '.join(sorted(self._excluded))}"
+                )
             await self.place()
         except RequestError as error:
             self.fail(self._refusal or error)
 
     def _expire(self) -> None:
-        self.fail(DeadlineExceeded("the request's deadline has passed before the answer was complete"))
+        self.fail(DeadlineExceeded("the deadline passed before the answer was complete"))
 
     def _end(self, *, abort: bool) -> None:
         if self._ended:

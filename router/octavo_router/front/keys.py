@@ -1,8 +1,8 @@
-"""API keys: which clients may send requests, and as which tenant.
+"""API keys: admission of clients, each as a tenant.
 
-The file has one key a line: ``NAME KEY``, or ``KEY`` alone for the tenant ``default``. Empty lines and lines that start
-with ``#`` are skipped. A tenant may have several keys, for a change of keys without a gap. Only keyed hashes of the
-keys are kept.
+The file has one key per line: ``NAME KEY``, or ``KEY`` alone for the tenant ``default``. Empty lines and lines that
+start with ``#`` are skipped. A tenant may have several keys, so that keys can change without a gap. The process keeps
+only keyed hashes of the keys.
 """
 
 import logging
@@ -39,13 +39,13 @@ class ApiKeys:
         self._tenants = tenants
         self._pepper = pepper
         self._version = version
-        self._complaint = ""
-        self._looked = time.monotonic()
-        self.on_reload: Callable[[bool], None] = lambda taken_up: None
+        self._last_error = ""
+        self._checked_at = time.monotonic()
+        self.on_reload: Callable[[bool], None] = lambda applied: None
         """Called at each change of the file, with True if the change was applied."""
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def from_file(cls, path: Path) -> Self:
         """Read the file. Raise ``ConfigurationError`` that names file and line, never a key."""
         pepper = secrets.token_bytes(32)
         version = _version(path)
@@ -73,21 +73,21 @@ class ApiKeys:
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._looked < REREAD_S:
+        if now - self._checked_at < REREAD_S:
             return
-        self._looked = now
+        self._checked_at = now
         try:
             if _version(self._path) == self._version:
                 return
             self.reload()
         except ConfigurationError as error:
-            if error.message != self._complaint:  # once, not once a second
-                self._complaint = error.message
-                logger.error("API keys stay as they were: %s", error.message)
+            if error.message != self._last_error:  # once, not once a second
+                self._last_error = error.message
+                logger.error("cannot reload the API keys, the previous keys stay valid: %s", error.message)
                 self.on_reload(False)
         else:
-            self._complaint = ""
-            logger.info("API keys were read again from %s", self._path)
+            self._last_error = ""
+            logger.info("reloaded the API keys from %s", self._path)
             self.on_reload(True)
 
 
@@ -113,18 +113,18 @@ def _read(path: Path, pepper: bytes) -> dict[bytes, str]:
             continue
         where = f"{path}, line {number}"
         if len(words) > 2:
-            raise ConfigurationError(f"{where}: got {len(words)} words, allowed: NAME KEY, or KEY alone")
+            raise ConfigurationError(f"{where}: got {len(words)} words, allowed: NAME KEY or KEY")
         name, key = words if len(words) == 2 else (DEFAULT_TENANT, *words)
         if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"{where}: the name may hold letters, digits, and . _ - (63 at most)")
+            raise ConfigurationError(f"{where}: name: allowed: 1 to 63 letters, digits, and . _ -")
         if not _KEY.fullmatch(key):
-            raise ConfigurationError(f"{where}: the key must be 8 to 512 printable ASCII characters")
+            raise ConfigurationError(f"{where}: key: allowed: 8 to 512 printable ASCII characters")
         digest = _digest(key, pepper)
         if digest in tenants:
-            raise ConfigurationError(f"{where}: the key stands in an earlier line as well")
+            raise ConfigurationError(f"{where}: key: also in an earlier line, allowed: each key once")
         tenants[digest] = name
     if not tenants:
-        raise ConfigurationError(f"{path}: no key, allowed: one a line, NAME KEY or KEY alone")
+        raise ConfigurationError(f"{path}: got no key, allowed: one key per line, as NAME KEY or KEY")
     return tenants
 
 

@@ -22,14 +22,14 @@ CERTIFICATE, KEY = "tls.crt", "tls.key"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KeyPair:
     """The certificate with its chain, and the private key, both in PEM."""
 
     certificate: bytes
     key: bytes
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def from_folder(cls, folder: Path) -> Self:
         """Read the folder. Raise ``ConfigurationError`` that names the file."""
         before, found = None, cls._read(folder)
         while found != before:  # both may be replaced together, between the reads of the two
@@ -71,49 +71,49 @@ class Pair:
 class Certificate:
     """One folder's certificate: a context for uvicorn, credentials for gRPC."""
 
-    def __init__(self, folder: Path, pair: Pair) -> None:
+    def __init__(self, folder: Path, pair: KeyPair) -> None:
         self._folder = folder
         self._pair = pair
-        self._complaint = ""
+        self._last_error = ""
         self._current = pair.context(folder)
         self.context = pair.context(folder)
         """Context that never changes. Each handshake continues in the newest one."""
-        self.context.sni_callback = self._hand_over
+        self.context.sni_callback = self._use_newest_context
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def from_folder(cls, folder: Path) -> Self:
         """Read the folder. Raise ``ConfigurationError``."""
-        return cls(folder, Pair.read(folder))
+        return cls(folder, KeyPair.from_folder(folder))
 
     def refresh(self) -> bool | None:
         """Apply a changed pair. Return True for a new pair, False for a rejected one, None for no change."""
         try:
-            pair = Pair.read(self._folder)
+            pair = KeyPair.from_folder(self._folder)
             if pair == self._pair:
-                self._complaint = ""
+                self._last_error = ""
                 return None
             current = pair.context(self._folder)
         except ConfigurationError as error:
-            return self._refuse(error)
-        self._pair, self._current, self._complaint = pair, current, ""
-        logger.info("TLS: a new certificate was read from %s", self._folder)
+            return self._reject(error)
+        self._pair, self._current, self._last_error = pair, current, ""
+        logger.info("TLS: loaded a new certificate from %s", self._folder)
         return True
 
     def credentials(self) -> grpc.ServerCredentials:
         return grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration)
 
-    def _refuse(self, error: ConfigurationError) -> bool | None:
+    def _reject(self, error: ConfigurationError) -> bool | None:
         """Log the error once."""
-        if error.message == self._complaint:
+        if error.message == self._last_error:
             return None
-        self._complaint = error.message
-        logger.error("%s; the certificate stays as it was", error.message)
+        self._last_error = error.message
+        logger.error("%s; the gateway keeps the previous certificate", error.message)
         return False
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(self._pair.key, self._pair.certificate)])
 
-    def _hand_over(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    def _use_newest_context(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """Set the newest context. Called in each handshake, whether or not the client names a server."""
         connection.context = self._current
 

@@ -22,8 +22,8 @@ from octavo_router.answers.call import ChatPrompt, check_token_ids
 from octavo_router.answers.gateway import Gateway
 from octavo_router.front.headers import bearer, request_id
 from octavo_router.front.keys import ApiKeys
-from octavo_router.http.body import ClientGone, parse_object, read_body
-from octavo_router.http.generate import CLIENT_GONE, ENDPOINTS, Generate
+from octavo_router.http.body import ClientDisconnected, parse_object, read_body
+from octavo_router.http.generate import CLIENT_CLOSED_REQUEST, ENDPOINTS, Generate
 from octavo_router.http.protocol import DetokenizeBody, TokenizeBody
 from octavo_router.http.reply import Reply, error_headers, header
 from octavo_router.metrics import Metrics
@@ -65,15 +65,15 @@ class HttpApp:
                 )
             else:
                 await self._generate(endpoint, scope, receive, reply, id, tenant)
-        except ClientGone:
-            reply.status = CLIENT_GONE
+        except ClientDisconnected:
+            reply.status = CLIENT_CLOSED_REQUEST
         except RequestError as error:
             await reply.error(error)
         except Exception:
             logger.exception("internal error at %s, request %s", path, id, extra={"request_id": id})
             if reply.status:
                 raise
-            await reply.error(RequestError("internal error; the gateway's log has more"))
+            await reply.error(RequestError("internal error; see the gateway's log"))
         finally:
             self._metrics.http_request(path if path in self._paths else "other", reply.status)
 
@@ -115,8 +115,8 @@ def _plain_app(gateway: Gateway, registry: CollectorRegistry) -> Starlette:
     async def ready(request: Request) -> Response:
         if gateway.ready:
             return JSONResponse({"status": "ok"})
-        why = "this gateway is shutting down" if gateway.draining else "no engine replica takes requests"
-        raise NoReplica(f"not ready: {why}")
+        reason = "the gateway is shutting down" if gateway.draining else "no engine replica accepts requests"
+        raise NoReplica(f"not ready: {reason}")
 
     async def version(request: Request) -> Response:
         return JSONResponse({"version": __version__})
@@ -143,16 +143,18 @@ def _plain_app(gateway: Gateway, registry: CollectorRegistry) -> Starlette:
         gateway.check_model(request.path_params["id"])
         return JSONResponse(model())
 
-    async def read(request: Request) -> dict[str, Any]:
+    async def read_object(request: Request) -> dict[str, Any]:
         async with gateway.time_limit():
             raw = await read_body(request.receive, request.headers, gateway.settings.max_body_bytes)
         return parse_object(raw)
 
     async def tokenize(request: Request) -> Response:
-        body = TokenizeBody.read(await read(request))
+        body = TokenizeBody.parse(await read_object(request))
         gateway.check_model(body.model or gateway.served_name)
         if (body.prompt is None) == (body.messages is None):
-            raise InvalidRequest("prompt: allowed: exactly one of prompt and messages", param="prompt")
+            raise InvalidRequest(
+                "prompt: got both or neither, allowed: exactly one of prompt and messages", param="prompt"
+            )
         if body.messages is None:
             ids = await gateway.text.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
         else:
@@ -163,7 +165,7 @@ def _plain_app(gateway: Gateway, registry: CollectorRegistry) -> Starlette:
         return JSONResponse(answer)
 
     async def detokenize(request: Request) -> Response:
-        body = DetokenizeBody.read(await read(request))
+        body = DetokenizeBody.parse(await read_object(request))
         gateway.check_model(body.model or gateway.served_name)
         check_token_ids("tokens", body.tokens, gateway.text.vocab_size)
         return JSONResponse({"prompt": gateway.text.decode(body.tokens, skip_special_tokens=False)})

@@ -9,7 +9,7 @@ from starlette.types import Receive
 from octavo_api.errors import InvalidRequest, RequestTooLarge
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection before it had sent its request or read its answer."""
 
 
@@ -23,7 +23,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnected
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
@@ -43,15 +43,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
     Content types are not checked, because ``curl -d`` sends a wrong one. Raise ``InvalidRequest``.
     """
     try:
-        value = json.loads(body.decode(), parse_constant=_refuse_constant)
+        value = json.loads(body.decode(), parse_constant=_reject_constant)
         if b"\\u" in body:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"body: got invalid UTF-8 at byte {error.start}, allowed: JSON in UTF-8") from None
     except UnicodeEncodeError:
-        raise InvalidRequest("body: got half of a surrogate pair in a string, allowed: whole characters") from None
+        raise InvalidRequest("body: got a lone surrogate in a string, allowed: valid Unicode") from None
     except RecursionError:
-        raise InvalidRequest("body: got JSON nested too deep, allowed: a few levels") from None
+        raise InvalidRequest("body: got JSON nested too deeply, allowed: fewer levels") from None
     except ValueError as error:
         raise InvalidRequest(f"body: got invalid JSON ({error}), allowed: one JSON object") from None
     if not isinstance(value, dict):
@@ -69,5 +69,5 @@ _KINDS: dict[type, str] = {
 }
 
 
-def _refuse_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")

@@ -10,7 +10,7 @@ from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import chat_logprobs
 from octavo_router.http.protocol import ChatBody
-from octavo_router.http.wire import Envelope, Gathered
+from octavo_router.http.wire import CollectedChoice, Envelope
 from octavo_text import ModelText
 
 ID_PREFIX = "chatcmpl-"
@@ -81,15 +81,15 @@ class ChatWire:
         inner = json.dumps(fields | extra, ensure_ascii=False, separators=(",", ":"))
         return f"{self.envelope.head}{delta.choice},{inner[1:-1]}{self.envelope.tail}"
 
-    def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+    def choice(self, generation: Generation, index: int, collected: CollectedChoice) -> dict[str, Any]:
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(gathered.texts), "refusal": None},
-            "logprobs": self._logprobs_of(gathered.logprobs),
-            "finish_reason": gathered.finish_reason,
-            "stop_reason": gathered.stop_reason,
+            "message": {"role": "assistant", "content": "".join(collected.texts), "refusal": None},
+            "logprobs": self._logprobs_of(collected.logprobs),
+            "finish_reason": collected.finish_reason,
+            "stop_reason": collected.stop_reason,
         }
-        return choice | ({"token_ids": gathered.token_ids} if self._token_ids else {})
+        return choice | ({"token_ids": collected.token_ids} if self._token_ids else {})
 
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
         return {"prompt_token_ids": generations[0].prompt_token_ids} if self._token_ids else {}

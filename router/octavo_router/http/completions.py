@@ -10,7 +10,7 @@ from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import CompletionLogprobs, join
 from octavo_router.http.protocol import CompletionBody
-from octavo_router.http.wire import Envelope, Gathered
+from octavo_router.http.wire import CollectedChoice, Envelope
 from octavo_text import ModelText
 
 ID_PREFIX = "cmpl-"
@@ -47,7 +47,7 @@ class CompletionWire:
             chunk_kind="text_completion",
             model=model,
             include_usage=body.include_usage,
-            unseen=body.only_echo,
+            count_completion=not body.only_echo,
         )
         self._body = body
         self._plain = body.logprobs is None and not body.return_token_ids
@@ -60,32 +60,32 @@ class CompletionWire:
         index = generation.call.index * generation.call.sampling.n + delta.choice
         if self._plain and delta.finish_reason is None and index in self._started:
             return f'{self.envelope.head}{index},"text":{quote(delta.text)}{self._tail}'
-        gathered = Gathered()
-        gathered.add(delta)
-        fields = self._fields(generation, index, gathered, first=index not in self._started)
+        collected = CollectedChoice()
+        collected.add(delta)
+        fields = self._fields(generation, index, collected, first=index not in self._started)
         self._started.add(index)
         if delta.finish_reason is None:
             del fields["stop_reason"]
         inner = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         return f"{self.envelope.head}{index},{inner[1:-1]}{self.envelope.tail}"
 
-    def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+    def choice(self, generation: Generation, index: int, collected: CollectedChoice) -> dict[str, Any]:
         place = generation.call.index * generation.call.sampling.n + index
-        return {"index": place, **self._fields(generation, place, gathered, first=True)}
+        return {"index": place, **self._fields(generation, place, collected, first=True)}
 
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
         return {}
 
-    def _fields(self, generation: Generation, index: int, gathered: Gathered, *, first: bool) -> dict[str, Any]:
+    def _fields(self, generation: Generation, index: int, collected: CollectedChoice, *, first: bool) -> dict[str, Any]:
         echo = first and self._body.echo
-        texts, token_ids, positions = gathered.texts, gathered.token_ids, gathered.logprobs
+        texts, token_ids, positions = collected.texts, collected.token_ids, collected.logprobs
         if self._body.only_echo:
             texts, token_ids, positions = [], [], []
         fields: dict[str, Any] = {
             "text": "".join([self._prompt_text(generation), *texts] if echo else texts),
             "logprobs": None,
-            "finish_reason": gathered.finish_reason,
-            "stop_reason": gathered.stop_reason,
+            "finish_reason": collected.finish_reason,
+            "stop_reason": collected.stop_reason,
         }
         if self._body.logprobs is not None:
             fields["logprobs"] = self._logprobs_of(generation, index, positions, echo)

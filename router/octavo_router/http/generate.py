@@ -12,22 +12,22 @@ from starlette.types import Receive, Scope
 
 from octavo_api.errors import Draining, RequestError
 from octavo_router.answers.call import Call
-from octavo_router.answers.concurrent_calls import answers
-from octavo_router.answers.gateway import LATE_S, Gateway
+from octavo_router.answers.concurrent_calls import open_generations
+from octavo_router.answers.gateway import GRACE_S, Gateway
 from octavo_router.answers.generation import Generation
-from octavo_router.http.body import ClientGone, parse_object, read_body
+from octavo_router.http.body import ClientDisconnected, parse_object, read_body
 from octavo_router.http.chat import ID_PREFIX as CHAT_ID_PREFIX
 from octavo_router.http.chat import ChatWire, chat_calls
 from octavo_router.http.completions import ID_PREFIX as COMPLETION_ID_PREFIX
 from octavo_router.http.completions import CompletionWire, completion_calls
 from octavo_router.http.protocol import ChatBody, CompletionBody, GenerationBody
 from octavo_router.http.reply import Reply
-from octavo_router.http.wire import DONE, Gathered, Wire, route_headers
+from octavo_router.http.wire import DONE, CollectedChoice, Wire, route_headers
 from octavo_text import ModelText
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GONE = 499
+CLIENT_CLOSED_REQUEST = 499
 """HTTP status of a request whose client is gone, as in nginx. No client reads it; metrics count it."""
 
 
@@ -68,19 +68,19 @@ class Generate:
     async def __call__(
         self, endpoint: Endpoint, scope: Scope, receive: Receive, reply: Reply, request_id: str, tenant: str
     ) -> None:
-        """Answer the request. Raise ``ClientGone``, or a ``RequestError`` if no answer has started.
+        """Answer the request. Raise ``ClientDisconnected``, or a ``RequestError`` if no answer has started.
 
         All other errors go to the client through the reply.
         """
         if self._gateway.draining:
-            raise Draining("this gateway is shutting down and takes no new requests", retry_after_s=1.0)
+            raise Draining("the gateway is shutting down and accepts no new requests", retry_after_s=1.0)
         headers = Headers(scope=scope)
         async with self._gateway.time_limit():
             body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
         job = self._job(endpoint, body, headers, request_id, tenant)
         work = self._stream(job, reply) if job.stream else self._answer(job, reply)
         try:
-            await unless_gone(receive, reply, work)
+            await cancel_on_disconnect(receive, reply, work)
         except RequestError as error:
             if error.param == "prompt":
                 error.param = endpoint.prompt_param
@@ -88,7 +88,7 @@ class Generate:
 
     def _job(self, endpoint: Endpoint, raw: bytes, headers: Headers, request_id: str, tenant: str) -> Job:
         gateway = self._gateway
-        body = endpoint.body.read(parse_object(raw)).check()
+        body = endpoint.body.parse(parse_object(raw)).check_combinations()
         gateway.check_model(body.model)
         id = endpoint.id_prefix + request_id
         calls = endpoint.calls(body, gateway.text.sampling_defaults, id, tenant)
@@ -101,15 +101,15 @@ class Generate:
 
     async def _answer(self, job: Job, reply: Reply) -> None:
         seen: set[Generation] = set()
-        gathered: dict[tuple[Generation, int], Gathered] = {}
-        async with self._gateway.time_limit(), answers(self._gateway, job.calls) as batches:
+        collected: dict[tuple[Generation, int], CollectedChoice] = {}
+        async with self._gateway.time_limit(), open_generations(self._gateway, job.calls) as batches:
             async for generation, deltas in batches:
                 seen.add(generation)
                 for delta in deltas:
-                    gathered.setdefault((generation, delta.choice), Gathered()).add(delta)
+                    collected.setdefault((generation, delta.choice), CollectedChoice()).add(delta)
         answered = sorted(seen, key=_index)
         choices = [
-            job.wire.choice(generation, choice, gathered[generation, choice])
+            job.wire.choice(generation, choice, collected[generation, choice])
             for generation in answered
             for choice in range(generation.call.sampling.n)
         ]
@@ -121,7 +121,7 @@ class Generate:
         seen: set[Generation] = set()
         event, send = job.wire.event, reply.send
         try:
-            async with self._gateway.time_limit(), answers(self._gateway, job.calls) as batches:
+            async with self._gateway.time_limit(), open_generations(self._gateway, job.calls) as batches:
                 async for generation, deltas in batches:
                     if not reply.status:
                         await reply.start_events(route_headers(generation) if job.explain else ())
@@ -134,19 +134,19 @@ class Generate:
         except Exception as error:
             if not reply.status:
                 raise
-            await self._break_off(job, error, reply)
+            await self._end_with_error(job, error, reply)
             return
         last = job.wire.envelope.last_event(sorted(seen, key=_index), job.explain)
         await reply.end((last + DONE).encode())
 
-    async def _break_off(self, job: Job, error: Exception, reply: Reply) -> None:
+    async def _end_with_error(self, job: Job, error: Exception, reply: Reply) -> None:
         """Send the error to the client. If the client does not read, the server closes the connection."""
         if not isinstance(error, RequestError):
             id = job.calls[0].request_id
-            logger.error("internal error in the middle of stream %s", id, exc_info=error, extra={"request_id": id})
-            error = RequestError("internal error; the gateway's log has more")
+            logger.error("internal error during stream %s", id, exc_info=error, extra={"request_id": id})
+            error = RequestError("internal error; see the gateway's log")
         with suppress(TimeoutError):
-            async with asyncio.timeout(LATE_S):
+            async with asyncio.timeout(GRACE_S):
                 await reply.error(error)
 
 
@@ -157,24 +157,24 @@ def _index(generation: Generation) -> int:
 Result = TypeVar("Result")
 
 
-async def unless_gone(receive: Receive, reply: Reply, work: Coroutine[Any, Any, Result]) -> Result:
+async def cancel_on_disconnect(receive: Receive, reply: Reply, work: Coroutine[Any, Any, Result]) -> Result:
     """Run ``work`` while the client is there.
 
-    If the client goes, cancel ``work``, wait for it and raise ``ClientGone``.
+    If the client goes, cancel ``work``, wait for it and raise ``ClientDisconnected``.
     """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnected), return_when=asyncio.FIRST_COMPLETED)
         if not task.done() and not reply.complete:
-            raise ClientGone
+            raise ClientDisconnected
         return await task
     finally:
         task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        disconnected.cancel()
+        await asyncio.gather(task, disconnected, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -18,7 +18,7 @@ def _without_nulls(value: Any) -> Any:
     return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
-def _empty(value: Any) -> Any:
+def _must_be_empty(value: Any) -> Any:
     if value not in ([], {}):
         raise ValueError("not empty")
     return value
@@ -34,12 +34,12 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     @classmethod
-    def read(cls, body: dict[str, Any]) -> Self:
+    def parse(cls, body: dict[str, Any]) -> Self:
         """Check a JSON object without nulls. Raise ``InvalidRequest`` that names the first wrong field."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
-            raise explain(error, cls, body) from None
+            raise _explain(error, cls, body) from None
 
 
 class StreamOptions(Body):
@@ -62,8 +62,10 @@ class Message(Body):
     )
     content: str | list[ContentPart] = Field(description="a string or a list of text parts")
     name: str | None = Field(None, description=_TEXT)
-    tool_calls: Annotated[list[Any], BeforeValidator(_empty)] = Field([], description="none: no tools are supported")
-    annotations: Annotated[list[Any], BeforeValidator(_empty)] = Field([], description="none")
+    tool_calls: Annotated[list[Any], BeforeValidator(_must_be_empty)] = Field(
+        [], description="none: no tools are supported"
+    )
+    annotations: Annotated[list[Any], BeforeValidator(_must_be_empty)] = Field([], description="none")
 
     def for_template(self) -> dict[str, Any]:
         """Return the message in the form of chat templates: the text parts joined by newlines, as in vLLM."""
@@ -129,7 +131,7 @@ class GenerationBody(Body):
             values["top_k"] = 0
         return values
 
-    def check(self) -> Self:
+    def check_combinations(self) -> Self:
         """Reject fields that do not go together."""
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest.field("stream_options", self.stream_options.model_dump(), "only with stream: true")
@@ -174,7 +176,7 @@ class ChatBody(GenerationBody):
     # Accepted only at values without effect.
     store: Literal[False] = Field(False, description="false")
     service_tier: Literal["auto", "default"] = Field("auto", description="'auto' or 'default'")
-    tools: Annotated[list[Any], BeforeValidator(_empty)] = Field([], description="[] (no tools are supported)")
+    tools: Annotated[list[Any], BeforeValidator(_must_be_empty)] = Field([], description="[] (no tools are supported)")
     tool_choice: Literal["none", "auto"] = Field("none", description="'none' or 'auto' (no tools are supported)")
     parallel_tool_calls: bool = Field(True, description=_BOOLEAN)
     modalities: list[Literal["text"]] = Field(["text"], min_length=1, max_length=1, description="['text']")
@@ -187,10 +189,10 @@ class ChatBody(GenerationBody):
             values["logprobs"] = self.top_logprobs or 0
         return values
 
-    def check(self) -> Self:
+    def check_combinations(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequest.field("top_logprobs", self.top_logprobs, "only with logprobs: true")
-        return super().check()
+        return super().check_combinations()
 
 
 class CompletionBody(GenerationBody):
@@ -231,12 +233,12 @@ class CompletionBody(GenerationBody):
             values["max_tokens"] = 1
         return values
 
-    def check(self) -> Self:
+    def check_combinations(self) -> Self:
         if not 1 <= len(self.prompts) <= MAX_PROMPTS:
             raise InvalidRequest.field("prompt", f"{len(self.prompts)} prompts", f"1 to {MAX_PROMPTS} prompts")
         if self.best_of is not None and self.best_of != (1 if self.n is None else self.n):
             raise InvalidRequest.field("best_of", self.best_of, "the same as n")
-        return super().check()
+        return super().check_combinations()
 
 
 MAX_PROMPTS = 1024
@@ -263,7 +265,7 @@ class DetokenizeBody(Body):
     tokens: list[int] = Field(description="a list of token ids")
 
 
-def explain(error: ValidationError, model: type[BaseModel], body: dict[str, Any]) -> InvalidRequest:
+def _explain(error: ValidationError, model: type[BaseModel], body: dict[str, Any]) -> InvalidRequest:
     """Convert pydantic's error into ours: the field by its path, the value given, and the allowed value.
 
     A union has one error for each member. Of several errors the one deepest in our models is the most precise.

@@ -19,7 +19,7 @@ DONE = "data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
-class Gathered:
+class CollectedChoice:
     """All deltas of one choice."""
 
     texts: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Wire(Protocol):
     def event(self, generation: Generation, delta: Delta) -> str:
         """Return the event that carries ``delta``."""
 
-    def choice(self, generation: Generation, index: int, gathered: Gathered) -> dict[str, Any]:
+    def choice(self, generation: Generation, index: int, collected: CollectedChoice) -> dict[str, Any]:
         """Return the element of ``choices`` of an answer in one piece."""
 
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
@@ -56,11 +56,11 @@ class Envelope:
     """The fields around the choices: ``id``, ``object``, ``created``, ``model``, ``usage``."""
 
     def __init__(
-        self, *, id: str, kind: str, chunk_kind: str, model: str, include_usage: bool, unseen: bool = False
+        self, *, id: str, kind: str, chunk_kind: str, model: str, include_usage: bool, count_completion: bool = True
     ) -> None:
-        """Create the envelope. With ``unseen`` the usage counts no completion tokens."""
+        """Create the envelope. Without ``count_completion`` the usage counts no completion tokens."""
         self.id = id
-        self._unseen = unseen
+        self._count_completion = count_completion
         self._created = int(time.time())
         self._kind = kind
         self._model = model
@@ -94,7 +94,7 @@ class Envelope:
 
     def _usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         prompt = sum(len(generation.prompt_token_ids) for generation in generations)
-        completion = 0 if self._unseen else sum(generation.completion_tokens for generation in generations)
+        completion = sum(generation.completion_tokens for generation in generations) if self._count_completion else 0
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

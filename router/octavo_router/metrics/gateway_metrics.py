@@ -26,7 +26,7 @@ class Metrics:
         self.engine_load = self._replicas.set_load
         self.feed_state = self._replicas.set_state
         self.resync = self._replicas.count_resync
-        self.replica_gone = self._replicas.remove
+        self.replica_removed = self._replicas.remove
 
     # The life of a request (octavo_router.answers.generation.RequestObserver).
 

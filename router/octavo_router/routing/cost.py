@@ -81,12 +81,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. ``novel_key`` is the first key of its chain that no replica holds. ``turn`` counts decisions."""
+    """One request. ``novel_key`` is the first key of its chain that no replica holds. ``number`` counts decisions."""
 
     prompt_tokens: int
     output_tokens: float
     novel_key: int
-    turn: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ def prefix(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -
 
 def least_load(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
     """Choose the least cost as if no prompt token were cached, and at random among near-equal costs."""
-    return cheapest(candidates, costs(candidates, [0] * len(candidates), work), mix(work.turn))
+    return cheapest(candidates, costs(candidates, [0] * len(candidates), work), mix(work.number))
 
 
 def round_robin(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
     """Choose the replicas in turn, whatever the cost."""
-    index = work.turn % len(candidates)
+    index = work.number % len(candidates)
     return Choice(index, costs(candidates[index : index + 1], cached[index : index + 1], work)[0])
 
 

@@ -100,7 +100,7 @@ class Feed:
     def connected(self, hello: replica_pb2.Hello, now: float) -> None:
         """Start a new stream. If the epoch is the same as before, keep the old keys until the snapshot."""
         if hello.epoch != self.epoch:
-            self._forget()
+            self._replace_slot()
             self.epoch = hello.epoch
         self._capacity = hello.capacity_blocks
         self._received = None
@@ -117,15 +117,15 @@ class Feed:
         """Release the slot."""
         self._index.drop_slot(self.slot)
 
-    def heard(self, now: float) -> None:
+    def mark_alive(self, now: float) -> None:
         """Record that the replica is alive."""
         self._last_step = now
 
     def step(self, step: replica_pb2.Step, now: float) -> None:
         """Apply a Step in the order of its stream."""
-        self.heard(now)
+        self.mark_alive(now)
         if step.epoch != self.epoch:
-            self._forget()
+            self._replace_slot()
             self.epoch = step.epoch
             self._resync(ResyncReason.EPOCH, now)
         elif self.state is FeedState.SNAPSHOT:
@@ -175,7 +175,7 @@ class Feed:
 
     def tick(self, now: float) -> None:
         """Show or hide the slot, depending on the time."""
-        if self.state is FeedState.CONNECTING or not self.trusted(now):
+        if self.state is FeedState.CONNECTING or not self.is_trusted(now):
             live = False
         else:
             live = self.state is FeedState.LIVE or now - self._stale_since <= STALE_S
@@ -183,11 +183,11 @@ class Feed:
             self._live = live
             self._index.set_live(self.slot, live)
 
-    def trusted(self, now: float) -> bool:
+    def is_trusted(self, now: float) -> bool:
         """Return True if a Step or a hello has come lately."""
         return self.state is not FeedState.CONNECTING and now - self._last_step <= UNTRUSTED_S
 
-    def lost(self, now: float) -> bool:
+    def is_lost(self, now: float) -> bool:
         return self.state is not FeedState.CONNECTING and now - self._last_step > LOST_S
 
     @property
@@ -201,10 +201,10 @@ class Feed:
 
     def _advance(self, step: replica_pb2.Step, now: float) -> None:
         if self.state is FeedState.LIVE:
-            self._take(step, now)
+            self._apply_in_order(step, now)
         self._received = step.seq
 
-    def _take(self, step: replica_pb2.Step, now: float) -> None:
+    def _apply_in_order(self, step: replica_pb2.Step, now: float) -> None:
         """Apply a Step, unless the snapshot contains it."""
         in_order = self._received is None or step.seq == self._received + 1
         if in_order and step.seq <= self._applied:
@@ -257,7 +257,7 @@ class Feed:
             self._due = now + backoff * (0.5 + self._jitter())
             self._attempts = min(self._attempts + 1, 16)
 
-    def _forget(self) -> None:
+    def _replace_slot(self) -> None:
         """Drop the keys of an engine that no longer runs. A new slot costs O(1), and the sweep removes the old keys."""
         self._index.drop_slot(self.slot)
         self.slot = self._index.add_slot()

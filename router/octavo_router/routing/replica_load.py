@@ -94,7 +94,7 @@ class ReplicaLoad:
         self.report = report
         self._fleet.report(report)
         steps = report.steps_total
-        for request in [key for key, own in self._unreported.items() if own.counted_at_step <= steps]:
+        for request in [key for key, each in self._unreported.items() if each.counted_at_step <= steps]:
             del self._unreported[request]
 
     def forget(self) -> None:
@@ -106,31 +106,31 @@ class ReplicaLoad:
         report = self.report
         fleet = self._fleet
         if report is None or not trusted:
-            own = self._reservations.values()
+            reservations = self._reservations.values()
             return LoadView(
                 known=False,
-                queued_tokens=sum(each.uncached_tokens for each in own if not each.started),
-                num_requests=len(own),
-                num_decoding=len(own),
+                queued_tokens=sum(each.uncached_tokens for each in reservations if not each.started),
+                num_requests=len(reservations),
+                num_decoding=len(reservations),
                 prefill_tokens_per_s=fleet.prefill_tokens_per_s or DEFAULT_PREFILL_TOKENS_PER_S,
                 decode_step_s=fleet.decode_step_s,
                 kv_blocks=report.kv_blocks if report is not None else 0,
-                kv_blocks_used=sum(each.blocks for each in own),
+                kv_blocks_used=sum(each.blocks for each in reservations),
             )
-        fresh = self._unreported.values()
+        unreported = self._unreported.values()
         return LoadView(
             known=True,
             queued_tokens=report.waiting_uncached_tokens
             + report.running_prefill_tokens
-            + sum(each.uncached_tokens for each in fresh),
-            num_requests=report.num_requests_running + report.num_requests_waiting + len(fresh),
+            + sum(each.uncached_tokens for each in unreported),
+            num_requests=report.num_requests_running + report.num_requests_waiting + len(unreported),
             num_decoding=report.num_requests_running,
             prefill_tokens_per_s=report.prefill_tokens_per_s
             or fleet.prefill_tokens_per_s
             or DEFAULT_PREFILL_TOKENS_PER_S,
             decode_step_s=report.decode_step_s or fleet.decode_step_s,
             kv_blocks=report.kv_blocks,
-            kv_blocks_used=report.kv_blocks_pinned + sum(each.blocks for each in fresh),
+            kv_blocks_used=report.kv_blocks_pinned + sum(each.blocks for each in unreported),
         )
 
 

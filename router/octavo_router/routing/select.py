@@ -39,7 +39,7 @@ class Selector:
 
     index: PrefixIndex
     overlay: Overlay
-    turn: int = 0
+    num_decisions: int = 0
     failures: int = 0
 
     def select(
@@ -58,13 +58,13 @@ class Selector:
         """
         if not candidates:
             return None
-        self.turn += 1
+        self.num_decisions += 1
         try:
             return self._select(candidates, chains, prompt_tokens, output_tokens, policy, now)
         except Exception:
             self.failures += 1
-            log.exception("routing failed, taking any replica")
-            return Decision(candidates[self.turn % len(candidates)], Reason.DEGRADED, 0, 0, 0.0)
+            log.exception("routing failed, choosing any replica")
+            return Decision(candidates[self.num_decisions % len(candidates)], Reason.DEGRADED, 0, 0, 0.0)
 
     def _select(
         self,
@@ -95,11 +95,11 @@ class Selector:
                 slot = candidate.slot
                 if slot in touched:
                     per_key = candidate.space.tokens_per_key
-                    most = (prompt_tokens - 1) // candidate.space.block_size * candidate.space.block_size
-                    confirmed[position] = min(most, int(held.get(slot, 0) * per_key * candidate.confidence))
-                    cached[position] = max(confirmed[position], min(most, predicted.get(slot, 0) * per_key))
+                    usable = (prompt_tokens - 1) // candidate.space.block_size * candidate.space.block_size
+                    confirmed[position] = min(usable, int(held.get(slot, 0) * per_key * candidate.confidence))
+                    cached[position] = max(confirmed[position], min(usable, predicted.get(slot, 0) * per_key))
 
-        choice = POLICIES[policy](candidates, cached, Work(prompt_tokens, output_tokens, novel_key, self.turn))
+        choice = POLICIES[policy](candidates, cached, Work(prompt_tokens, output_tokens, novel_key, self.num_decisions))
         chosen = candidates[choice.index]
         reason = _reason(choice.index, chosen, cached, confirmed, policy)
         known_keys = max(held.get(chosen.slot, 0), predicted.get(chosen.slot, 0))
@@ -121,9 +121,9 @@ def _reason(
         return Reason.DEGRADED
     if policy is not RoutingPolicy.PREFIX:
         return Reason.POLICY
-    most = max(cached)
-    if not most:
+    best = max(cached)
+    if not best:
         return Reason.COLD
-    if cached[index] < most:
+    if cached[index] < best:
         return Reason.SPILL
-    return Reason.HIT if confirmed[index] == most else Reason.PREDICTED
+    return Reason.HIT if confirmed[index] == best else Reason.PREDICTED

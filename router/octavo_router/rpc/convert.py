@@ -69,7 +69,7 @@ def choice_message(delta: Delta) -> inference_pb2.Choice:
     return message
 
 
-def gathered(deltas: Sequence[Delta]) -> Delta:
+def merge_deltas(deltas: Sequence[Delta]) -> Delta:
     """Return the sum of all deltas of a choice as one delta."""
     last = deltas[-1]
     return Delta(

@@ -18,7 +18,7 @@ from octavo_router.answers.gateway import Gateway
 from octavo_router.front.headers import bearer, request_id
 from octavo_router.front.keys import ApiKeys
 from octavo_router.metrics import Metrics
-from octavo_router.rpc.convert import call_of, choice_message, gathered, route_message, usage_message
+from octavo_router.rpc.convert import call_of, choice_message, merge_deltas, route_message, usage_message
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         async with self._answering("Generate", context):
             call = replace(self._call(request, context), buffered=True)
             deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
-            async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
+            async with self._gateway.time_limit(), await self._gateway.start_generation(call) as generation:
                 async for _, batch in generation:
                     for delta in batch:
                         if delta.restarted:
@@ -53,7 +53,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                 id=call.request_id,
                 model=self._gateway.served_name,
                 created=int(time.time()),
-                choices=[choice_message(gathered(choice)) for choice in deltas],
+                choices=[choice_message(merge_deltas(choice)) for choice in deltas],
                 usage=usage_message(generation),
                 route=route_message(generation) if request.explain else None,
                 prompt_logprobs=generation.prompt_logprobs,
@@ -62,7 +62,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def GenerateStream(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         async with self._answering("GenerateStream", context):
             call = self._call(request, context)
-            async with self._gateway.time_limit(), await self._gateway.start(call) as generation:
+            async with self._gateway.time_limit(), await self._gateway.start_generation(call) as generation:
                 sent = 0
                 async for _, batch in generation:
                     chunk = inference_pb2.GenerateChunk(
@@ -119,7 +119,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         except Exception:
             code = grpc.StatusCode.INTERNAL
             logger.exception("internal error in %s", method)
-            await _abort(context, RequestError("internal error; the gateway's log has more"))
+            await _abort(context, RequestError("internal error; see the gateway's log"))
         finally:
             self._metrics.grpc_request(method, code.name)
 

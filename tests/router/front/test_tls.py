@@ -18,7 +18,7 @@ from octavo_api.errors import ConfigurationError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router import gateway_server as module
 from octavo_router.__main__ import main
-from octavo_router.front.tls import Certificate, Pair
+from octavo_router.front.tls import Certificate, KeyPair
 from octavo_router.gateway_server import GatewayServer
 
 ASK = {"model": "bytes", "prompt": "x"}
@@ -78,7 +78,7 @@ async def secured(folder, start_gateway, pool, monkeypatch):
     monkeypatch.setattr(module, "RENEW_S", 0.1)
     first = make_pair("first")
     folder.put(*first)
-    return await start_gateway(pool, certificate=Certificate.load(folder.path)), first
+    return await start_gateway(pool, certificate=Certificate.from_folder(folder.path)), first
 
 
 def trusting(pair):
@@ -173,7 +173,7 @@ def test_a_pair_that_is_replaced_while_it_is_read_is_read_whole(folder, monkeypa
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", replaced_before_the_key)
-    assert Pair.read(folder.path) == Pair(*second)
+    assert KeyPair.from_folder(folder.path) == KeyPair(*second)
 
 
 @pytest.mark.parametrize("broken", ["no certificate", "another's key", "cut off", "gone"])
@@ -198,7 +198,7 @@ async def test_a_pair_that_cannot_be_used_changes_nothing_and_is_counted_once(se
     await asyncio.sleep(0.5)
     assert reloads(server) == {"refused": 1}
     assert await shown(server, first) == "first"
-    assert caplog.text.count("stays as it was") == 1
+    assert caplog.text.count("keeps the previous certificate") == 1
     assert key.decode().splitlines()[1] not in caplog.text
     third = make_pair("third")
     folder.put(*third)
@@ -225,7 +225,7 @@ def test_an_encrypted_key_is_refused_without_a_question(tmp_path):
     (tmp_path / "tls.crt").write_bytes(certificate)
     (tmp_path / "tls.key").write_bytes(locked)
     with pytest.raises(ConfigurationError, match="encrypted"):
-        Certificate.load(tmp_path)
+        Certificate.from_folder(tmp_path)
 
 
 def test_a_gateway_without_a_certificate_needs_none(text, settings, pool):

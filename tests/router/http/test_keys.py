@@ -8,7 +8,7 @@ ASK = {"model": "bytes", "prompt": "x"}
 
 @pytest_asyncio.fixture
 async def guarded(start_gateway, pool, key_file):
-    server = await start_gateway(pool, keys=ApiKeys.load(key_file))
+    server = await start_gateway(pool, keys=ApiKeys.from_file(key_file))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.http_port}", verify=False) as client:
         yield client
 

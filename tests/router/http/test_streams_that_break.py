@@ -116,7 +116,7 @@ async def test_a_bug_is_a_server_error_and_the_next_request_is_served(http, user
 
 
 async def test_an_engine_that_says_nothing_ends_with_504(start_gateway, pool, write, user, monkeypatch):
-    monkeypatch.setattr("octavo_router.answers.gateway.LATE_S", -0.8)
+    monkeypatch.setattr("octavo_router.answers.gateway.GRACE_S", -0.8)
     pool.answer = lambda request: write.Script([asyncio.Event()])
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
     import httpx
@@ -202,8 +202,8 @@ async def test_gone_with_several_prompts(server, pool, write, eventually):
 async def test_a_client_that_does_not_read_is_cut_after_its_deadline(
     start_gateway, user, pool, write, eventually, monkeypatch
 ):
-    monkeypatch.setattr("octavo_router.answers.gateway.LATE_S", -0.8)
-    monkeypatch.setattr("octavo_router.http.generate.LATE_S", 0.2)
+    monkeypatch.setattr("octavo_router.answers.gateway.GRACE_S", -0.8)
+    monkeypatch.setattr("octavo_router.http.generate.GRACE_S", 0.2)
     pool.answer = lambda request: write.Script([[write.output("x" * 200_000)] for _ in range(100)])
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
     connection = await Connection.open(server, asked(user, stream=True))
@@ -230,7 +230,7 @@ def _count(server, code):
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 async def test_a_body_that_never_ends_is_a_timeout(start_gateway, pool, monkeypatch, path):
-    monkeypatch.setattr("octavo_router.answers.gateway.LATE_S", -0.9)
+    monkeypatch.setattr("octavo_router.answers.gateway.GRACE_S", -0.9)
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{".encode())

@@ -111,7 +111,7 @@ async def test_what_replicas_report_comes_and_goes_with_them(start_gateway, pool
     assert found["octavo_router_prediction_error_tokens_sum",] == 6
     assert (found["octavo_router_queued_requests",], found["octavo_router_inflight_requests",]) == (4, 5)
     assert found["octavo_router_index_keys",] == 99
-    metrics.replica_gone("r1")
+    metrics.replica_removed("r1")
     assert "r1" not in await scrape(server)
 
 

@@ -185,7 +185,7 @@ async def test_list_models(stub):
 
 
 async def test_keys_and_tenants(start_gateway, pool, key_file):
-    server = await start_gateway(pool, keys=ApiKeys.load(key_file))
+    server = await start_gateway(pool, keys=ApiKeys.from_file(key_file))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         for metadata in ((), (("authorization", "Bearer wrong"),)):

@@ -95,12 +95,12 @@ class DictIndex:
 
     def remove(self, slot: int, keys: Iterable[int]) -> int:
         state = self._slots[slot]
-        asked = set(keys)
-        gone = asked & state.held
-        state.held -= gone
-        self._account(state, gone, -1)
-        self._clear_bit(1 << slot, gone)
-        return len(asked) - len(gone)
+        requested = set(keys)
+        removed = requested & state.held
+        state.held -= removed
+        self._account(state, removed, -1)
+        self._clear_bit(1 << slot, removed)
+        return len(requested) - len(removed)
 
     def replace(self, slot: int, keys: Iterable[int]) -> None:
         wanted = set(keys)

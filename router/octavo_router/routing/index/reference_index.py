@@ -8,7 +8,7 @@ from octavo_api.blocks import WORD, Digest
 from octavo_router.routing.index.base import Hit
 
 
-class ModelIndex:
+class ReferenceIndex:
     """One set per slot. Every answer is computed from scratch."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class ModelIndex:
         self._held[slot].update(keys)
 
     def remove(self, slot: int, keys: Iterable[int]) -> int:
-        asked = set(keys)
-        missing = len(asked - self._held[slot])
-        self._held[slot] -= asked
+        requested = set(keys)
+        missing = len(requested - self._held[slot])
+        self._held[slot] -= requested
         return missing
 
     def replace(self, slot: int, keys: Iterable[int]) -> None:

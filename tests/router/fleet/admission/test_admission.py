@@ -93,7 +93,7 @@ async def test_retry_after_is_predicted_from_how_fast_requests_end():
     with pytest.raises(QueueFull) as raised:
         await admission.acquire(0, 20.0)
     assert raised.value.retry_after_s == 18.0
-    admission.refuse_waiting(Draining("bye"))
+    admission.reject_waiting(Draining("bye"))
     results = await asyncio.gather(*waiters, return_exceptions=True)
     assert all(isinstance(each, Draining) for each in results)
     assert admission.queued == 0

@@ -216,7 +216,7 @@ class Recorder(NullObserver):
     def prediction(self, predicted, actual):
         self.predictions.append((predicted, actual))
 
-    def replica_gone(self, replica):
+    def replica_removed(self, replica):
         self.gone.append(replica)
 
 

@@ -250,7 +250,7 @@ def test_registry_changes_are_by_name_and_address():
     difference = changes({"a": a, "b": b}, [moved, b, c])
     assert difference.removed == (a,)
     assert difference.added == (moved, c)
-    with pytest.raises(ValueError, match=r"replica a: at 127.0.0.1:1 and at 127.0.0.1:9"):
+    with pytest.raises(ValueError, match=r"replica a: got 127.0.0.1:1 and 127.0.0.1:9"):
         changes({}, [a, moved])
     assert ReplicaAddress("v6", "::1", 5).target == "[::1]:5"
 

@@ -137,18 +137,18 @@ def test_silence_hides_the_keys_after_a_second_and_is_a_loss_after_three(scene):
     scene.go_live()
     scene.now += 0.9
     scene.feed.tick(scene.now)
-    assert scene.feed.trusted(scene.now)
+    assert scene.feed.is_trusted(scene.now)
     assert scene.held() == scene.engine.held
     scene.now += 0.2
     scene.feed.tick(scene.now)
-    assert not scene.feed.trusted(scene.now)
-    assert not scene.feed.lost(scene.now)
+    assert not scene.feed.is_trusted(scene.now)
+    assert not scene.feed.is_lost(scene.now)
     assert scene.held() == set()
     scene.step()
-    assert scene.feed.trusted(scene.now)
+    assert scene.feed.is_trusted(scene.now)
     assert scene.held() == scene.engine.held
     scene.now += 3.1
-    assert scene.feed.lost(scene.now)
+    assert scene.feed.is_lost(scene.now)
 
 
 def test_the_same_engine_on_a_new_stream_keeps_its_keys_and_another_one_does_not(scene):

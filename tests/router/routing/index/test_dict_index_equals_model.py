@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from octavo_api.blocks import Digest
 from octavo_router.routing.index import DictIndex, Hit
-from octavo_router.routing.index.reference_index import ModelIndex
+from octavo_router.routing.index.reference_index import ReferenceIndex
 
 
 def random_tree(rng, chains, depth):
@@ -36,7 +36,7 @@ def test_every_answer_equals_the_models(seed):
     rng = random.Random(seed)
     tree = random_tree(rng, chains=rng.randint(1, 8), depth=rng.choice([1, 3, 20]))
     after = children(tree)
-    dict_index, model = DictIndex(audit_every=3), ModelIndex()
+    dict_index, model = DictIndex(audit_every=3), ReferenceIndex()
     both = (dict_index, model)
     slots = []
     for _ in range(60):
@@ -92,7 +92,7 @@ def test_every_answer_equals_the_models(seed):
     assert dict_index.num_keys == model.num_keys
 
 
-@pytest.fixture(params=[DictIndex, ModelIndex])
+@pytest.fixture(params=[DictIndex, ReferenceIndex])
 def index(request):
     return request.param()
 
