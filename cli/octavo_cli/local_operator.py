@@ -11,7 +11,7 @@ from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import Bind, Placement
 from octavo_cli.machine import cpus_per_replica
 from octavo_operator.model import memory
-from octavo_operator.model.actions import Action, Event, PutApplication, RemoveApplication
+from octavo_operator.model.actions import Action, DeployApplication, Event, RemoveApplication
 from octavo_operator.model.conditions import Condition, Reason, Type
 from octavo_operator.model.defaults import Defaults, Local
 from octavo_operator.model.observed import Application, Key, Observed, Resource
@@ -124,10 +124,10 @@ class LocalOperator:
         self._resource = replace(self._resource, generation=self._resource.generation + 1, document=document)
 
     async def _round(self) -> Look:
-        seen = await self._client.read(_ADDRESS, None, self._name)
+        seen = await self._client.fetch(_ADDRESS, None, self._name)
         planned = plan(self._resource, Observed(serve={_ADDRESS: seen}), time.time(), self._defaults)
         application = seen.applications.get(self._name)
-        look = Look(application, memory.read(planned.status).conditions, planned.events)
+        look = Look(application, memory.read_status(planned.status).conditions, planned.events)
         try:
             for action in planned.actions:
                 await self._act(action)
@@ -139,8 +139,8 @@ class LocalOperator:
 
     async def _act(self, action: Action) -> None:
         match action:
-            case PutApplication(address, application, _):
-                await self._client.put(address, None, application)
+            case DeployApplication(address, application, _):
+                await self._client.deploy(address, None, application)
             case RemoveApplication(address, name):
                 await self._client.remove(address, None, name, _OWNER)
             case _:

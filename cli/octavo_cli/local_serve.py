@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_operator.serve.details import cause
+from octavo_operator.serve.details import error_line
 from octavo_operator.serve.errors import Refused, Unreachable
 from octavo_serving.ray_adapter import Controller
 
@@ -21,13 +21,13 @@ class InProcess:
         try:
             details: Mapping[str, Any] = self._controller.details()
         except Controller.UNREACHABLE as error:
-            raise Unreachable(f"its controller: {cause(str(error))}") from None
+            raise Unreachable(f"its controller: {error_line(str(error))}") from None
         return details
 
-    async def put(self, config: Mapping[str, Any]) -> None:
+    async def put_config(self, config: Mapping[str, Any]) -> None:
         try:
             self._controller.put(config)
         except Controller.REFUSED as error:
-            raise Refused(f"Serve rejected the configuration: {cause(str(error))}") from None
+            raise Refused(f"Serve rejected the configuration: {error_line(str(error))}") from None
         except Controller.UNREACHABLE as error:
-            raise Unreachable(f"its controller: {cause(str(error))}") from None
+            raise Unreachable(f"its controller: {error_line(str(error))}") from None

@@ -13,10 +13,10 @@ from octavo_operator.model.actions import (
     Apply,
     CreateSecret,
     Delete,
+    DeployApplication,
     Event,
     PatchCluster,
     PatchService,
-    PutApplication,
     RemoveApplication,
     SetFinalizer,
 )
@@ -26,8 +26,8 @@ from octavo_operator.serve.errors import ServeError
 
 _log = logging.getLogger(__name__)
 
-
-LAST_TRY_S = 10.0
+FINAL_ATTEMPT_S = 10.0
+"""Maximum seconds of a removal whose failure is tolerated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Actor:
     async def act(self, resource: Resource, actions: Iterable[Action]) -> tuple[Resource | None, tuple[Event, ...]]:
         """Execute ``actions``; return the updated resource and the events of tolerated failures.
 
-        The resource is None if it is gone with its last finalizer. Only a ``RemoveApplication`` with ``else_told`` may
-        fail without ending the round; its event is then returned. Other failures raise a ``KubeError`` or
-        ``ServeError``.
+        The resource is None if it is gone with its last finalizer. Only a ``RemoveApplication`` with
+        ``event_on_failure`` may fail without ending the round; its event is then returned. Other failures raise a
+        ``KubeError`` or ``ServeError``.
         """
         events: list[Event] = []
         for action in actions:
@@ -54,7 +54,7 @@ class Actor:
                     if updated is None:
                         return None, tuple(events)
                     resource = updated
-                case RemoveApplication(else_told=Event() as event):
+                case RemoveApplication(event_on_failure=Event() as event):
                     if not await self._try_once(resource, action):
                         events.append(event)
                 case _:
@@ -63,11 +63,11 @@ class Actor:
 
     async def _try_once(self, resource: Resource, action: Action) -> bool:
         try:
-            async with asyncio.timeout(LAST_TRY_S):
+            async with asyncio.timeout(FINAL_ATTEMPT_S):
                 await self._execute(resource, action)
         except (ServeError, TimeoutError) as error:
-            said = str(error) or "no answer in time"
-            _log.warning("%s: %s", describe(action), said, extra={"deployment": str(resource.key)})
+            reason = str(error) or "no answer in time"
+            _log.warning("%s: %s", describe(action), reason, extra={"deployment": str(resource.key)})
             return False
         return True
 
@@ -84,11 +84,11 @@ class Actor:
                 await self.kube.patch_cluster(namespace, action)
             case PatchService():
                 await self.kube.patch_service(namespace, action)
-            case PutApplication(address, application, proxy_location):
+            case DeployApplication(address, application, proxy_location):
                 options = {"proxy_location": proxy_location} if proxy_location is not None else {}
-                await self.serve.put(address, await self.tokens.of(resource), application, options)
+                await self.serve.deploy(address, await self.tokens.token_for(resource), application, options)
             case RemoveApplication(address, name):
-                await self.serve.remove(address, await self.tokens.of(resource), name, str(resource.key))
+                await self.serve.remove(address, await self.tokens.token_for(resource), name, str(resource.key))
 
 
 def describe(action: Action) -> str:
@@ -102,8 +102,8 @@ def describe(action: Action) -> str:
         case PatchCluster(name=name, operations=operations) | PatchService(name=name, operations=operations):
             kind = "RayCluster" if isinstance(action, PatchCluster) else "Service"
             return f"patch {kind} {name}: {', '.join(str(operation.get('path')) for operation in operations)}"
-        case PutApplication(address=address, application=application):
-            return f"put application {application['name']} at {address}"
+        case DeployApplication(address=address, application=application):
+            return f"deploy application {application['name']} at {address}"
         case RemoveApplication(address=address, name=name):
             return f"remove application {name} at {address}"
         case SetFinalizer(present=present):

@@ -1,4 +1,4 @@
-"""``/healthz`` and ``/metrics``. Red means that a restart would help, not that Ray or Kubernetes is away."""
+"""``/healthz``, ``/readyz`` and ``/metrics``. ``/healthz`` fails only for problems that a restart would solve."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -8,7 +8,7 @@ from typing import Self
 from aiohttp import web
 
 from octavo_operator.loop.queue import WorkQueue
-from octavo_operator.loop.watch_ages import Watches
+from octavo_operator.loop.watch_ages import WatchAges
 from octavo_operator.metrics import Metrics
 
 
@@ -19,18 +19,18 @@ class Limits:
     watch_s: float = 240.0
     """A watch that receives nothing reconnects after 70 s; retries of a failing list come within 60 s."""
     queue_s: float = 420.0
-    """The queue gives up a look after 300 s."""
+    """The queue cancels a reconcile after 300 s."""
 
 
-def troubles(watches: Watches, queue: WorkQueue, limits: Limits) -> list[str]:
+def failed_checks(watches: WatchAges, queue: WorkQueue, limits: Limits) -> list[str]:
     """Return one line for each problem that a restart would solve."""
     found = [
-        f"watch of {name} has been silent for {age:.0f} s"
+        f"the watch of {name} has received nothing for {age:.0f} s"
         for name, age in sorted(watches.ages().items())
         if age > limits.watch_s
     ]
     if (lag := queue.lag()) > limits.queue_s:
-        found.append(f"the work queue has been stuck for {lag:.0f} s")
+        found.append(f"a reconcile has waited or run for {lag:.0f} s")
     return found
 
 
@@ -39,7 +39,7 @@ class HealthServer:
 
     def __init__(
         self,
-        watches: Watches,
+        watches: WatchAges,
         queue: WorkQueue,
         metrics: Metrics,
         *,
@@ -56,7 +56,7 @@ class HealthServer:
         self._ready = ready
         self._host = host or None
         routes = {health_port: [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]}
-        routes.setdefault(metrics_port, []).append(web.get("/metrics", self._render))
+        routes.setdefault(metrics_port, []).append(web.get("/metrics", self._metrics_page))
         self._routes = routes
         self._stack = AsyncExitStack()
         self.ports: dict[int, int] = {}
@@ -82,14 +82,14 @@ class HealthServer:
         await self._stack.aclose()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        found = troubles(self._watches, self._queue, self._limits)
+        found = failed_checks(self._watches, self._queue, self._limits)
         return web.Response(status=500 if found else 200, text="\n".join(found) or "ok")
 
     async def _readyz(self, _: web.Request) -> web.Response:
         ready = self._ready()
-        return web.Response(status=200 if ready else 503, text="ok" if ready else "the watches have not started")
+        return web.Response(status=200 if ready else 503, text="ok" if ready else "the watches have not started yet")
 
-    async def _render(self, _: web.Request) -> web.Response:
+    async def _metrics_page(self, _: web.Request) -> web.Response:
         self._metrics.queue_depth.set(len(self._queue))
         self._metrics.queue_lag.set(self._queue.lag())
         self._metrics.watch_age.clear()

@@ -31,21 +31,25 @@ class Metrics:
         )
         self._conditions = Gauge(
             "resource_condition",
-            "1 for the present status and reason of each condition of a deployment; absent for all others.",
+            "1 for the current status and reason of each condition of a deployment. Other combinations have no series.",
             ["resource_namespace", "name", "type", "status", "reason"],
             **common,
         )
-        self._said: dict[Key, set[tuple[str, ...]]] = {}
+        self._series: dict[Key, set[tuple[str, ...]]] = {}
         """Label values of the conditions' series, by deployment."""
         self._ray_errors = Counter(
-            "ray_api_errors_total", "Failed reads of a Ray dashboard, by kind of failure.", ["reach"], **common
+            "ray_api_errors_total", "Failed requests to a Ray dashboard, by kind of failure.", ["reach"], **common
         )
-        self._drift = Counter("drift_corrections_total", "Reverts of changes that another client made.", **common)
+        self._drift = Counter(
+            "drift_corrections_total", "Changes by other clients that the operator reverted.", **common
+        )
         self.queue_depth = Gauge("queue_depth", "Deployments that are due or being reconciled.", **common)
-        self.queue_lag = Gauge("queue_lag_seconds", "Age of the oldest reconcile that is due or running.", **common)
+        self.queue_lag = Gauge(
+            "queue_lag_seconds", "Seconds that the oldest due or running reconcile has waited or run.", **common
+        )
         self.watch_age = Gauge(
             "watch_age_seconds",
-            "Time since the last event or bookmark of a watch, by resource.",
+            "Seconds since the last event or bookmark of a watch, by resource.",
             ["resource"],
             **common,
         )
@@ -67,25 +71,25 @@ class Metrics:
         conditions = status.get("conditions") or ()
         ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
         self._ready.labels(key.namespace, key.name).set(ready)
-        said: set[tuple[str, ...]] = {
+        series: set[tuple[str, ...]] = {
             (*key, str(c.get("type")), str(c.get("status")), str(c.get("reason"))) for c in conditions
         }
-        self._say(key, said)
+        self._replace_series(key, series)
 
     def forget(self, key: Key) -> None:
-        self._say(key, set())
-        del self._said[key]
+        self._replace_series(key, set())
+        del self._series[key]
         try:
             self._ready.remove(key.namespace, key.name)
         except KeyError:
             return
 
-    def _say(self, key: Key, said: set[tuple[str, ...]]) -> None:
-        for labels in self._said.get(key, set()) - said:
+    def _replace_series(self, key: Key, series: set[tuple[str, ...]]) -> None:
+        for labels in self._series.get(key, set()) - series:
             self._conditions.remove(*labels)
-        for labels in said:
+        for labels in series:
             self._conditions.labels(*labels).set(1)
-        self._said[key] = said
+        self._series[key] = series
 
     def render(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

@@ -8,16 +8,16 @@ from typing import Any
 from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
 from octavo_operator.kube.client import Children, Kube, unix_time
-from octavo_operator.kube.gather import together
+from octavo_operator.kube.gather import gather_all
 from octavo_operator.kube.ray_tokens import ExternalRay, RayTokens, external_ray
 from octavo_operator.model import kinds, names
 from octavo_operator.model.defaults import Defaults
-from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource, Serve
-from octavo_operator.model.resource import forced, read
-from octavo_operator.objects.ownership import is_ours, needed
+from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource, ServeState
+from octavo_operator.model.resource import force_delete_requested, parse_spec
+from octavo_operator.objects.ownership import is_ours, needed_objects
 from octavo_operator.serve.client import ServeClient
 
-FORCED_S = 10.0
+FORCED_TIMEOUT_S = 10.0
 """Maximum seconds to wait for a Ray during a forced deletion."""
 
 
@@ -25,22 +25,22 @@ async def observe(
     kube: Kube, serve: ServeClient, tokens: RayTokens, resource: Resource, defaults: Defaults
 ) -> Observed:
     """Observe the state for one plan; raise a ``KubeError``. A failure of a Ray dashboard is part of the result."""
-    deployment = read_spec(resource)
+    deployment = valid_spec(resource)
     if (external := external_ray(resource)) is not None:
         return await _external(kube, serve, tokens, resource, deployment, external)
     return await _managed(kube, serve, tokens, resource, deployment, defaults)
 
 
-def read_spec(resource: Resource) -> ServingDeployment | None:
+def valid_spec(resource: Resource) -> ServingDeployment | None:
     """Return the spec, None if it is invalid. The plan then reports the reason."""
     try:
-        return read(resource)
+        return parse_spec(resource)
     except ConfigurationError:
         return None
 
 
 def secret_references(deployment: ServingDeployment) -> tuple[tuple[str, str], ...]:
-    """Return name and key of every Secret value that the spec asks for."""
+    """Return name and key of every Secret value that the spec names."""
     endpoint, model = deployment.spec.endpoint, deployment.spec.model
     found = [
         (reference.name, reference.key) for reference in (model.secret_ref, endpoint.api_key_secret_ref) if reference
@@ -53,7 +53,7 @@ def secret_references(deployment: ServingDeployment) -> tuple[tuple[str, str], .
 
 
 def claim_references(deployment: ServingDeployment) -> tuple[str, ...]:
-    """Return every PersistentVolumeClaim that the spec asks for."""
+    """Return every PersistentVolumeClaim that the spec names."""
     model = deployment.spec.model
     claims = [model.cache.claim_name] if model.cache is not None else []
     if model.uri.startswith("pvc://"):
@@ -73,13 +73,15 @@ def cluster_of(document: Mapping[str, Any]) -> Cluster:
         created_at=unix_time(metadata.get("creationTimestamp")) or 0.0,
         deleting=metadata.get("deletionTimestamp") is not None,
         head_ready=head.get("status") == "True",
-        message=_hindrance(status, conditions, head),
+        message=_cluster_problem(status, conditions, head),
         image=_head_image(document),
         document=document,
     )
 
 
-def _hindrance(status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], head: Mapping[str, Any]) -> str:
+def _cluster_problem(
+    status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], head: Mapping[str, Any]
+) -> str:
     failure = conditions.get("ReplicaFailure") or {}
     if failure.get("status") == "True":
         return str(failure.get("message") or failure.get("reason") or "pods cannot be created")
@@ -106,17 +108,17 @@ async def _external(
     missing = await _missing_secrets(kube, key, deployment)
     if missing and not leaving:
         reason = f"Secret {missing[0]} with Ray's token does not exist"
-        return Observed(serve={address: Serve(address, Reach.AUTH_FAILED, reason)}, missing_secrets=missing)
-    token, name = await tokens.of(resource), names.external_application(key)
-    to_be_put = not leaving and deployment is not None and not deployment.spec.suspend
+        return Observed(serve={address: ServeState(address, Reach.AUTH_FAILED, reason)}, missing_secrets=missing)
+    token, name = await tokens.token_for(resource), names.external_application(key)
+    check_import = not leaving and deployment is not None and not deployment.spec.suspend
     try:
-        async with asyncio.timeout(FORCED_S if leaving and forced(resource) else None):
-            seen = await serve.read(address, token, name, doors=not leaving, to_be_put=to_be_put)
+        async with asyncio.timeout(FORCED_TIMEOUT_S if leaving and force_delete_requested(resource) else None):
+            state = await serve.fetch(address, token, name, with_listeners=not leaving, check_import=check_import)
     except TimeoutError:
-        seen = Serve(address, Reach.UNREACHABLE, f"{address}: no answer in time")
-    locked_out = bool(missing) and seen.reach is Reach.AUTH_FAILED
-    ends = locked_out and await kube.namespace_ends(key.namespace)
-    return Observed(serve={address: seen}, missing_secrets=missing, namespace_terminating=ends)
+        state = ServeState(address, Reach.UNREACHABLE, f"{address}: no answer in time")
+    locked_out = bool(missing) and state.reach is Reach.AUTH_FAILED
+    ends = locked_out and await kube.namespace_terminating(key.namespace)
+    return Observed(serve={address: state}, missing_secrets=missing, namespace_terminating=ends)
 
 
 async def _managed(
@@ -128,7 +130,7 @@ async def _managed(
     defaults: Defaults,
 ) -> Observed:
     key = resource.key
-    listed, missing_secrets, missing_claims, ready = await together(
+    listed, missing_secrets, missing_claims, ready = await gather_all(
         kube.list_children(key),
         _missing_secrets(kube, key, deployment),
         _missing_claims(kube, key, deployment),
@@ -137,18 +139,18 @@ async def _managed(
     children, foreign = await _with_unlabelled(kube, resource, deployment, listed)
     clusters = tuple(cluster_of(document) for document in children.clusters)
     reachable = [cluster for cluster in clusters if cluster.head_ready and not cluster.deleting]
-    seen: list[Serve] = []
+    state: list[ServeState] = []
     # Kubernetes deletes a managed cluster with its object, so Serve needs no request.
     if reachable and resource.deleted_at is None:
-        made = (kinds.SECRET.kind, names.token_secret(key)) in children.objects
-        token = await tokens.of(resource) if made else None
+        exists = (kinds.SECRET.kind, names.token_secret(key)) in children.objects
+        token = await tokens.token_for(resource) if exists else None
         addresses = [defaults.dashboard_of(key, cluster.name) for cluster in reachable]
-        seen = await together(*(serve.read(address, token, key.name) for address in addresses))
+        state = await gather_all(*(serve.fetch(address, token, key.name) for address in addresses))
     service = kinds.SERVICE.kind, names.service(key)
     return Observed(
         kuberay_installed=children.kuberay_installed,
         clusters=clusters,
-        serve={answer.address: answer for answer in seen},
+        serve={answer.address: answer for answer in state},
         children=children.objects,
         missing_secrets=missing_secrets,
         missing_claims=missing_claims,
@@ -160,12 +162,14 @@ async def _managed(
 async def _with_unlabelled(
     kube: Kube, resource: Resource, deployment: ServingDeployment | None, listed: Children
 ) -> tuple[Children, tuple[tuple[str, str], ...]]:
-    """Look by name for needed objects that were not found by label. Add ours, and return the foreign ones apart."""
+    """Get needed objects by name if the list by label lacks them. Add ours, and return the foreign ones apart."""
     if deployment is None or resource.deleted_at is not None:
         return listed, ()
     known = {*listed.objects, *((kinds.RAY_CLUSTER.kind, found["metadata"]["name"]) for found in listed.clusters)}
-    missing = [(kind, name) for kind, name in needed(resource.key, deployment) if (kind.kind, name) not in known]
-    found = await together(*(kube.child(kind, resource.key.namespace, name) for kind, name in missing))
+    missing = [
+        (kind, name) for kind, name in needed_objects(resource.key, deployment) if (kind.kind, name) not in known
+    ]
+    found = await gather_all(*(kube.get_child(kind, resource.key.namespace, name) for kind, name in missing))
     clusters, objects, foreign = list(listed.clusters), dict(listed.objects), []
     for (kind, name), document in zip(missing, found, strict=True):
         if document is None:
@@ -180,11 +184,11 @@ async def _with_unlabelled(
 
 
 async def _missing_secrets(kube: Kube, key: Key, deployment: ServingDeployment | None) -> tuple[str, ...]:
-    wanted = secret_references(deployment) if deployment is not None else ()
-    names_ = tuple(dict.fromkeys(name for name, _ in wanted))
-    found = dict(zip(names_, await together(*(kube.secret(key.namespace, name) for name in names_)), strict=True))
+    references = secret_references(deployment) if deployment is not None else ()
+    names_ = tuple(dict.fromkeys(name for name, _ in references))
+    found = dict(zip(names_, await gather_all(*(kube.get_secret(key.namespace, name) for name in names_)), strict=True))
     missing: dict[str, None] = {}
-    for name, secret_key in wanted:
+    for name, secret_key in references:
         secret = found[name]
         if secret is None:
             missing[name] = None
@@ -195,5 +199,5 @@ async def _missing_secrets(kube: Kube, key: Key, deployment: ServingDeployment |
 
 async def _missing_claims(kube: Kube, key: Key, deployment: ServingDeployment | None) -> tuple[str, ...]:
     claims = claim_references(deployment) if deployment is not None else ()
-    exist = await together(*(kube.claim_exists(key.namespace, claim) for claim in claims))
+    exist = await gather_all(*(kube.claim_exists(key.namespace, claim) for claim in claims))
     return tuple(claim for claim, exists in zip(claims, exist, strict=True) if not exists)

@@ -1,4 +1,4 @@
-"""The operator's command line, which the chart sets. An option that has a value may also be an environment variable."""
+"""Command line of the operator, which the chart sets. Options with a value have environment variables, too."""
 
 import argparse
 import ipaddress
@@ -19,7 +19,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 class Options:
     image: str = ""
     namespaces: tuple[str, ...] = ()
-    """Namespaces to serve; all if empty."""
+    """Namespaces to watch; all if empty."""
     workers: int = 4
     log_level: str = "info"
     log_format: str = "json"
@@ -41,7 +41,7 @@ class Options:
         )
 
 
-def read(
+def parse_options(
     arguments: Sequence[str], environ: Mapping[str, str] = os.environ, *, program: str = "octavo operator"
 ) -> Options:
     """Read the options; raise ``ConfigurationError`` if one is wrong. Help and unknown arguments end the process."""
@@ -49,7 +49,7 @@ def read(
     found = parser.parse_args(arguments)
     namespaces = found.namespace or _words(environ.get("OCTAVO_NAMESPACES", ""))
     if found.all_namespaces and found.namespace:
-        raise ConfigurationError("--namespace and --all-namespaces exclude each other")
+        raise ConfigurationError("use either --namespace or --all-namespaces, not both")
     return Options(
         image=_required("--image", found.image),
         namespaces=() if found.all_namespaces else tuple(dict.fromkeys(namespaces)),
@@ -68,8 +68,8 @@ def read(
 def _parser(environ: Mapping[str, str], program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Reconciles ServingDeployments: RayClusters through KubeRay, applications through Ray Serve.",
-        epilog="An option that is not given is taken from the variable OCTAVO_OPTION, like OCTAVO_LOG_LEVEL.",
+        description="Reconcile ServingDeployments: create Ray clusters by KubeRay, and deploy Octavo by Ray Serve.",
+        epilog="Each option has an environment variable, such as OCTAVO_LOG_LEVEL. The command line has precedence.",
         allow_abbrev=False,
     )
 
@@ -82,19 +82,23 @@ def _parser(environ: Mapping[str, str], program: str) -> argparse.ArgumentParser
         action="append",
         default=[],
         metavar="NAME",
-        help="serve this namespace only; may be repeated (OCTAVO_NAMESPACES: several with commas)",
+        help="namespace to watch; repeat it for several (OCTAVO_NAMESPACES: a list with commas)",
     )
-    parser.add_argument("--all-namespaces", action="store_true", help="serve all namespaces, the default")
-    option("image", "", "image of head, gateways and engines, where a ServingDeployment names none; required")
-    option("workers", "4", "deployments looked at at once (4)")
-    option("log-level", "info", f"{', '.join(_LEVELS)} (info)")
-    option("log-format", "text" if sys.stderr.isatty() else "json", "json or text (text on a terminal)")
-    option("bind-address", "", "address that both ports listen on; 127.0.0.1 outside a pod (all interfaces)")
+    parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces (default)")
+    option("image", "", "image of head, gateways and engines if a ServingDeployment sets none; required")
+    option("workers", "4", "number of concurrent reconciles (4)")
+    option("log-level", "info", f"log level: {', '.join(_LEVELS)} (info)")
+    option(
+        "log-format",
+        "text" if sys.stderr.isatty() else "json",
+        "log format: json or text (text on a terminal, else json)",
+    )
+    option("bind-address", "", "IP address of both ports; use 127.0.0.1 outside a pod (all interfaces)")
     option("health-port", "8080", "port of /healthz and /readyz (8080)")
     option("metrics-port", "8081", "port of /metrics (8081)")
-    option("resync-seconds", "600", "every deployment is looked at that often, whatever happens (600)")
-    option("operator-namespace", "", "where the operator's own pod is, for NetworkPolicies")
-    option("operator-labels", "", "labels of the operator's own pod, KEY=VALUE with commas between them")
+    option("resync-seconds", "600", "seconds between full resyncs of all deployments (600)")
+    option("operator-namespace", "", "namespace of the operator's own pod, for NetworkPolicies")
+    option("operator-labels", "", "labels of the operator's own pod, for NetworkPolicies: KEY=VALUE,KEY=VALUE")
     return parser
 
 
@@ -104,13 +108,13 @@ def _words(value: str) -> list[str]:
 
 def _required(name: str, value: str) -> str:
     if not value:
-        raise ConfigurationError(f"{name}: required, not given; name an image with Octavo and Ray {RAY_VERSION}")
+        raise ConfigurationError(f"{name}: missing; set it to an image with Octavo and Ray {RAY_VERSION}")
     return value
 
 
-def _number(name: str, value: str, least: int, most: int) -> int:
-    if not value.isdecimal() or not least <= int(value) <= most:
-        raise ConfigurationError(f"{name}: got {value!r}, allowed: {least} to {most}")
+def _number(name: str, value: str, minimum: int, maximum: int) -> int:
+    if not value.isdecimal() or not minimum <= int(value) <= maximum:
+        raise ConfigurationError(f"{name}: got {value!r}, allowed: {minimum} to {maximum}")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""One look at one deployment: observe → plan → act → report. The operator keeps no state that a restart would miss."""
+"""One reconcile of one deployment: observe, plan, act, report. A restart of the operator loses no state."""
 
 import logging
 import math
@@ -25,9 +25,9 @@ from octavo_operator.serve.errors import ServeError
 
 _log = logging.getLogger(__name__)
 
-_JITTERED_FROM_S, _JITTER = 10.0, 0.1
-"""Minimum seconds of a delay that gets jitter, and the share of the jitter. It spreads regular looks, so that they do
-not all come at once. Short waits stay as planned."""
+_JITTER_FROM_S, _JITTER = 10.0, 0.1
+"""Minimum seconds of a delay that gets jitter, and the share of the jitter. It spreads regular reconciles, so that
+they do not all run at once. Short delays stay as planned."""
 
 
 class Planner(Protocol):
@@ -44,7 +44,7 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Result:
     delay: float
     result: str
     """``ok``, ``gone`` or the reason of the failure: a label of the metric."""
@@ -77,59 +77,59 @@ class Reconciler:
         self._events = EventLog(clock.time)
         self._written: dict[Key, str] = {}
 
-    def wrote(self, key: Key, resource_version: str) -> bool:
-        """Return True if the operator's last status write made this version of the deployment: it is no news."""
+    def is_own_write(self, key: Key, resource_version: str) -> bool:
+        """Return True if this version of the deployment is the operator's own last status write."""
         return self._written.get(key) == resource_version
 
     async def reconcile(self, key: Key) -> float:
-        """Look at one deployment; return the seconds until the next look, ``math.inf`` if the deployment is gone.
+        """Reconcile one deployment; return the seconds until the next time, ``math.inf`` if the deployment is gone.
 
         Failures of Kubernetes or Ray raise nothing. The operator logs and counts them, and retries after growing
         delays.
         """
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         try:
             outcome = await self._round(key)
         except KubeError as error:
             outcome = self._failed(key, error, error.retry_after)
         except ServeError as error:
             outcome = self._failed(key, error, None)
-        self._metrics.reconciled(outcome.result, self._clock.monotonic() - began)
+        self._metrics.reconciled(outcome.result, self._clock.monotonic() - started_at)
         return outcome.delay
 
-    async def _round(self, key: Key) -> _Outcome:
+    async def _round(self, key: Key) -> _Result:
         resource = await self._kube.get_resource(key)
         if resource is None:
             return self._forget(key)
         observed = await observe(self._kube, self._serve, self._tokens, resource, self._defaults)
         self._metrics.observed(observed)
-        plan = self._planned(resource, observed)
+        plan = self._make_plan(resource, observed)
         failure: KubeError | ServeError | None = None
         after: Resource | None = resource
-        told: tuple[Event, ...] = ()
+        failure_events: tuple[Event, ...] = ()
         try:
-            after, told = await self._actor.act(resource, plan.actions)
+            after, failure_events = await self._actor.act(resource, plan.actions)
         except NamespaceTerminating:
-            plan = self._planned(resource, replace(observed, namespace_terminating=True))
-            after, told = await self._actor.act(resource, plan.actions)
+            plan = self._make_plan(resource, replace(observed, namespace_terminating=True))
+            after, failure_events = await self._actor.act(resource, plan.actions)
         except Conflict:
             raise  # the observed state behind the plan is out of date, and so is the status
         except (KubeError, ServeError) as error:
             failure = error
         if after is None:
-            await self._tell(resource, (*plan.events, *told))
+            await self._emit(resource, (*plan.events, *failure_events))
             return self._forget(key)
         if failure is not None:
             await self._write_status(after, self._failure_status(after, plan.status, failure))
-            await self._tell(after, (Event("Warning", failure.reason, failure.message),))
+            await self._emit(after, (Event("Warning", failure.reason, failure.message),))
             retry_after = failure.retry_after if isinstance(failure, KubeError) else None
             return self._failed(key, failure, retry_after)
-        await self._tell(after, (*plan.events, *told))
+        await self._emit(after, (*plan.events, *failure_events))
         await self._write_status(after, plan.status)
         self._backoff.reset(key)
-        return _Outcome(self._spread(plan.delay), "ok")
+        return _Result(self._spread(plan.delay), "ok")
 
-    def _planned(self, resource: Resource, observed: Observed) -> Plan:
+    def _make_plan(self, resource: Resource, observed: Observed) -> Plan:
         return self._plan(resource, observed, self._clock.time(), self._defaults)
 
     def _failure_status(
@@ -156,8 +156,8 @@ class Reconciler:
             self._written[resource.key] = written.resource_version
         self._metrics.status(resource.key, status)
 
-    async def _tell(self, resource: Resource, events: tuple[Event, ...]) -> None:
-        """Log and write the events. They are for people to read, so an Event that cannot be written stops nothing."""
+    async def _emit(self, resource: Resource, events: tuple[Event, ...]) -> None:
+        """Log and write the events. A failed write of an Event does not fail the reconcile."""
         for event in events:
             self._metrics.event(event.reason)
             level = logging.WARNING if event.type == "Warning" else logging.INFO
@@ -165,21 +165,21 @@ class Reconciler:
             try:
                 await self._kube.apply_event(resource.key.namespace, self._events.document(resource, event))
             except KubeError as error:
-                _log.info("no event written: %s", error.message, extra={"deployment": str(resource.key)})
+                _log.info("cannot write the event: %s", error.message, extra={"deployment": str(resource.key)})
 
-    def _failed(self, key: Key, error: KubeError | ServeError, retry_after: float | None) -> _Outcome:
+    def _failed(self, key: Key, error: KubeError | ServeError, retry_after: float | None) -> _Result:
         level = logging.DEBUG if isinstance(error, Conflict) else logging.WARNING
         _log.log(level, "%s: %s", error.reason, error.message, extra={"deployment": str(key)})
-        return _Outcome(max(self._backoff.next(key), retry_after or 0.0), error.reason)
+        return _Result(max(self._backoff.next(key), retry_after or 0.0), error.reason)
 
-    def _forget(self, key: Key) -> _Outcome:
+    def _forget(self, key: Key) -> _Result:
         self._backoff.reset(key)
         self._written.pop(key, None)
         self._tokens.forget(key)
         self._metrics.forget(key)
-        return _Outcome(math.inf, "gone")
+        return _Result(math.inf, "gone")
 
     def _spread(self, delay: float) -> float:
-        if delay < _JITTERED_FROM_S:
+        if delay < _JITTER_FROM_S:
             return delay
         return delay * self._rng.uniform(1 - _JITTER, 1 + _JITTER)

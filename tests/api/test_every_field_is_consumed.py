@@ -19,7 +19,7 @@ from octavo_operator import observe
 from octavo_operator.decide import managed
 from octavo_operator.model import desired
 from octavo_operator.model.defaults import Defaults
-from octavo_operator.model.observed import Application, Cluster, Key, Observed, Reach, Resource, Serve
+from octavo_operator.model.observed import Application, Cluster, Key, Observed, Reach, Resource, ServeState
 from octavo_operator.plan import plan
 
 KEY = Key("team", "chat")
@@ -94,9 +94,9 @@ def follows(spec: Mapping[str, Any]) -> list[str]:
     deployment = ServingDeployment.read(document(spec))
     resource = Resource(KEY, "uid", 1, "1", NOW, None, (), {}, document(spec), {})
     address = "http://ray:8265"
-    running = desired.place(KEY, deployment, DEFAULTS).application
+    running = desired.desired_application(KEY, deployment, DEFAULTS).config
     served = Application(str(running["name"]), "RUNNING", config=running)
-    serve = {address: Serve(address, Reach.OK, ray_version="2.60.0", applications={served.name: served})}
+    serve = {address: ServeState(address, Reach.OK, ray_version="2.60.0", applications={served.name: served})}
     old = Cluster("chat-old", "old", "0" * 16, NOW, False, True, "", "octavo:0", {"metadata": {}, "spec": {}})
     found = [observe.secret_references(deployment), observe.claim_references(deployment)]
     for observed in (Observed(), Observed(clusters=(old,)), Observed(serve=serve)):

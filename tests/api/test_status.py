@@ -20,7 +20,7 @@ from octavo_operator.model.observed import (
     Reach,
     Replica,
     Resource,
-    Serve,
+    ServeState,
 )
 from octavo_operator.plan import plan
 
@@ -43,15 +43,17 @@ def resource(**spec: Any) -> Resource:
     return Resource(KEY, "uid", 7, "1", NOW, None, (), {}, document, {})
 
 
-def serve(deployment: ServingDeployment, address: str, status: str, message: str = "", *, ours: bool = True) -> Serve:
-    config = dict(desired.place(KEY, deployment, DEFAULTS).application)
+def serve(
+    deployment: ServingDeployment, address: str, status: str, message: str = "", *, ours: bool = True
+) -> ServeState:
+    config = dict(desired.desired_application(KEY, deployment, DEFAULTS).config)
     if not ours:
         config["args"] = {"owner": "somebody/else"}
     replicas = tuple(Replica(f"r{i}", state) for i, state in enumerate(("RUNNING", "STARTING", "STOPPING")))
     deployments = {name: Deployment(name, "UPDATING", 2, replicas, message) for name in ("Engine", "Gateway")}
     application = Application(config["name"], status, message, config, deployments)
     doors = ("http://ray:4000", "grpc://ray:4001")
-    return Serve(address, Reach.OK, message, "2.60.0", {application.name: application}, "http://ray:8000", doors)
+    return ServeState(address, Reach.OK, message, "2.60.0", {application.name: application}, "http://ray:8000", doors)
 
 
 def situations() -> dict[str, tuple[Resource, Observed]]:
@@ -70,9 +72,12 @@ def situations() -> dict[str, tuple[Resource, Observed]]:
         "a Secret is missing": (managed, Observed(missing_secrets=("s/k",))),
         "an invalid spec": (resource(replicas="many"), Observed()),
         "suspended": (resource(suspend=True), Observed(clusters=(cluster,))),
-        "unreachable": (external, Observed(serve={outside: Serve(outside, Reach.UNREACHABLE, "no answer in 5 s")})),
-        "refused": (external, Observed(serve={outside: Serve(outside, Reach.AUTH_FAILED, "no")})),
-        "incompatible": (external, Observed(serve={outside: Serve(outside, Reach.INCOMPATIBLE, "Ray 2.9.0")})),
+        "unreachable": (
+            external,
+            Observed(serve={outside: ServeState(outside, Reach.UNREACHABLE, "no answer in 5 s")}),
+        ),
+        "refused": (external, Observed(serve={outside: ServeState(outside, Reach.AUTH_FAILED, "no")})),
+        "incompatible": (external, Observed(serve={outside: ServeState(outside, Reach.INCOMPATIBLE, "Ray 2.9.0")})),
         "a foreign application": (
             external,
             Observed(serve={outside: serve(read["e"], outside, "RUNNING", ours=False)}),

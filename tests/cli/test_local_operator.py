@@ -38,7 +38,7 @@ class Serve:
             "applications": {name: self._application(name, state) for name, state in self.states.items()},
         }
 
-    async def put(self, config: Mapping[str, Any]) -> None:
+    async def put_config(self, config: Mapping[str, Any]) -> None:
         if self.error is not None:
             raise self.error
         self.puts += 1
@@ -156,7 +156,7 @@ def test_a_configuration_that_serve_refuses_is_said(serve: Serve, operator: Loca
 def test_an_application_of_that_name_that_is_not_ours_is_not_touched(serve: Serve, operator: LocalOperator) -> None:
     serve.declared, serve.states = {"a": {**FOREIGN, "name": "a"}}, {"a": "RUNNING"}
     look = operator.round()
-    assert "belongs to another owner" in look.hindrance
+    assert "of another owner" in look.hindrance
     assert serve.puts == 0
 
 

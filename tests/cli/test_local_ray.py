@@ -39,7 +39,7 @@ def until(operator: LocalOperator, done: Callable[[Look], object], timeout_s: fl
 
 async def test_what_serve_refuses_is_refused_and_not_unreachable(controller) -> None:
     with pytest.raises(Refused, match="Serve rejected the configuration"):
-        await InProcess(controller).put({"applications": [{"name": "a", "deployments": 7}]})
+        await InProcess(controller).put_config({"applications": [{"name": "a", "deployments": 7}]})
 
 
 def test_what_others_do_to_the_application_is_undone_until_it_is_suspended(

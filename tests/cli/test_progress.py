@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from octavo_cli.progress import last_report, progress, starting_logs, summary
-from octavo_operator.serve.details import cause, error_of, read_application
+from octavo_operator.serve.details import cause, error_of, parse_application
 
 OWN = """Traceback (most recent call last):
   File "replica.py", line 1, in initialize
@@ -42,7 +42,7 @@ def test_states_are_counted_and_replicas_that_start_say_how_far_they_are(tmp_pat
             }
         }
     }
-    application = read_application(details, "m")
+    application = parse_application(details, "m")
     assert application is not None
     assert application.status == "DEPLOYING"
     assert summary(application) == "Engine 1/2"
@@ -54,7 +54,7 @@ def test_states_are_counted_and_replicas_that_start_say_how_far_they_are(tmp_pat
 
 
 def test_of_an_application_that_serve_does_not_know_yet_nothing_is_said(tmp_path: Path) -> None:
-    assert read_application({"applications": {}}, "m") is None
+    assert parse_application({"applications": {}}, "m") is None
     assert summary(None) == ""
     assert progress(None, tmp_path) == ""
 
@@ -69,7 +69,7 @@ def test_a_failure_tells_its_cause() -> None:
             }
         }
     }
-    application = read_application(details, "m")
+    application = parse_application(details, "m")
     assert application is not None
     assert error_of(application).startswith("weights need 4.0 GiB")
 

@@ -19,7 +19,7 @@ def started(documents: list[Document], find: Callable[..., Document]) -> options
     known = {"POD_NAMESPACE": "octavo-system"}
     command, *arguments = [re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], word) for word in found["args"]]
     assert command == "operator"
-    return options.read(arguments, {})
+    return options.parse_options(arguments, {})
 
 
 def test_every_set_of_values_starts_an_operator(

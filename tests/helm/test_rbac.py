@@ -87,13 +87,13 @@ async def asked() -> set[Right]:
     calls: dict[str, list[Any]] = {
         "get_resource": [],
         "list_keys": [kube.list_keys()],
-        "served": [kube.served(kinds.RAY_CLUSTER)],
+        "kind_installed": [kube.kind_installed(kinds.RAY_CLUSTER)],
         "list_children": [kube.list_children(key)],
         "ready_endpoints": [kube.ready_endpoints("n", "a")],
-        "secret": [kube.secret("n", "a")],
-        "secret_value": [kube.secret_value("n", "a", "key")],
+        "get_secret": [kube.get_secret("n", "a")],
+        "get_secret_value": [kube.get_secret_value("n", "a", "key")],
         "claim_exists": [kube.claim_exists("n", "a")],
-        "child": [kube.child(kind, "n", "a") for kind in [*applied, kinds.SECRET]],
+        "get_child": [kube.get_child(kind, "n", "a") for kind in [*applied, kinds.SECRET]],
         "apply": [kube.apply("n", document(kind)) for kind in applied],
         "patch_cluster": [kube.patch_cluster("n", PatchCluster("a", ()))],
         "patch_service": [kube.patch_service("n", PatchService("a", ()))],
@@ -101,7 +101,7 @@ async def asked() -> set[Right]:
         "delete": [kube.delete("n", Delete(kind.api_version, kind.kind, "a", "u")) for kind in deleted],
         "patch_status": [kube.patch_status(resource, {})],
         "set_finalizer": [kube.set_finalizer(resource, "f", present=True)],
-        "namespace_ends": [kube.namespace_ends("n")],
+        "namespace_terminating": [kube.namespace_terminating("n")],
         "apply_event": [kube.apply_event("n", document(kinds.EVENT))],
     }
     public = {name for name, _ in inspect.getmembers(Kube, inspect.iscoroutinefunction) if not name.startswith("_")}

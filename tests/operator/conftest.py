@@ -40,7 +40,7 @@ def kube(http_api) -> Kube:
 async def ray_serve(monkeypatch) -> AsyncIterator[FakeServe]:
     """A Ray dashboard in this process. Its clock is fast, and so is who waits for its jobs."""
     monkeypatch.setattr(import_check, "POLL_S", 0.01)
-    monkeypatch.setattr(import_check, "GONE_S", 0.05)
+    monkeypatch.setattr(import_check, "DELETION_SETTLE_S", 0.05)
     async with FakeServe(seed=random.randrange(2**32)) as serve:
         yield serve
 
@@ -53,7 +53,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 def serve_client(session) -> ServeClient:
-    return ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0)
+    return ServeClient.over_http(session, required_version=RAY_VERSION, fresh_s=0)
 
 
 @pytest.fixture

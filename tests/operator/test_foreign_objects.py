@@ -7,8 +7,8 @@ import pytest
 
 from octavo_operator.kube.client import resource_of
 from octavo_operator.kube.ray_tokens import RayTokens
-from octavo_operator.model.resource import read
-from octavo_operator.objects.ownership import needed
+from octavo_operator.model.resource import parse_spec
+from octavo_operator.objects.ownership import needed_objects
 from octavo_operator.observe import observe
 from octavo_operator.plan import plan
 from octavo_testing.operator.deployments import DEFAULTS, KEY, steady, stored
@@ -37,7 +37,7 @@ def managed(api_server):
 
 def take(api_server, kind):
     """Somebody makes an object of the name that ours needs."""
-    wanted = needed(KEY, read(resource_of(stored(api_server))))
+    wanted = needed_objects(KEY, parse_spec(resource_of(stored(api_server))))
     (name,) = (name for one, name in wanted if one.kind == kind)
     document = somebodys(kind)
     document["metadata"]["name"] = name

@@ -11,13 +11,13 @@ from yarl import URL
 
 from octavo_api.errors import ConfigurationError
 from octavo_operator import logs, options
-from octavo_operator.health import HealthServer, Limits, troubles
+from octavo_operator.health import HealthServer, Limits, failed_checks
 from octavo_operator.kube.events import WINDOW_S, EventLog
 from octavo_operator.loop.queue import WorkQueue
-from octavo_operator.loop.watch_ages import Watches, watched
+from octavo_operator.loop.watch_ages import WatchAges, watch_name
 from octavo_operator.metrics import Metrics
 from octavo_operator.model.actions import Event
-from octavo_operator.model.observed import Key, Observed, Reach, Resource, Serve
+from octavo_operator.model.observed import Key, Observed, Reach, Resource, ServeState
 
 KEY = Key("prod", "books")
 
@@ -35,28 +35,28 @@ async def never(_: Key) -> float:
 
 def parts():
     clock = Clock()
-    return clock, Watches(clock), WorkQueue(never, now=clock), Metrics()
+    return clock, WatchAges(clock), WorkQueue(never, now=clock), Metrics()
 
 
 def test_a_watch_that_was_never_heard_is_as_deaf_as_one_that_fell_silent():
     clock, watches, queue, _ = parts()
-    watches.expect(["servingdeployments", "services"])
+    watches.expect_only(["servingdeployments", "services"])
     clock.now += 100
-    watches.heard("services")
+    watches.record("services")
     clock.now += 200
     limits = Limits(watch_s=240)
-    assert troubles(watches, queue, limits) == ["watch of servingdeployments has been silent for 300 s"]
-    watches.expect(["services"])
-    assert troubles(watches, queue, limits) == []
+    assert failed_checks(watches, queue, limits) == ["the watch of servingdeployments has received nothing for 300 s"]
+    watches.expect_only(["services"])
+    assert failed_checks(watches, queue, limits) == []
 
 
 def test_a_key_that_waits_for_its_time_is_no_trouble_and_one_that_waits_for_a_worker_is():
     clock, watches, queue, _ = parts()
     queue.add(KEY, 1000)
     clock.now += 900
-    assert troubles(watches, queue, Limits()) == []
+    assert failed_checks(watches, queue, Limits()) == []
     clock.now += 600
-    assert troubles(watches, queue, Limits()) == ["the work queue has been stuck for 500 s"]
+    assert failed_checks(watches, queue, Limits()) == ["a reconcile has waited or run for 500 s"]
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def test_a_key_that_waits_for_its_time_is_no_trouble_and_one_that_waits_for_a_wo
     ],
 )
 def test_watches_are_told_apart_by_their_paths(path, name):
-    assert watched(URL(f"http://server{path}")) == name
+    assert watch_name(URL(f"http://server{path}")) == name
 
 
 async def test_metrics_are_named_and_labelled():
     _, watches, queue, metrics = parts()
-    watches.expect(["services"])
+    watches.expect_only(["services"])
     queue.add(KEY)
     metrics.reconciled("ok", 0.02)
     metrics.reconciled("Unavailable", 3)
     metrics.status(KEY, {"conditions": [{"type": "Ready", "status": "True"}]})
-    metrics.observed(Observed(serve={"a": Serve("a", Reach.UNREACHABLE)}))
+    metrics.observed(Observed(serve={"a": ServeState("a", Reach.UNREACHABLE)}))
     metrics.event("DriftCorrected")
     metrics.event("Scaled")
     async with (
@@ -166,34 +166,34 @@ def test_remembered_events_are_bounded():
     resource = Resource(KEY, "uid", 1, "1", 0, None, (), {}, {}, {})
     for number in range(10_000):
         log.document(resource, Event("Normal", "Scaled", str(number)))
-    assert len(log._seen) <= 4096
+    assert len(log._repeats) <= 4096
 
 
 def test_options_come_from_flags_then_from_the_environment_then_from_defaults():
     environ = {"OCTAVO_IMAGE": "octavo:2", "OCTAVO_WORKERS": "9", "OCTAVO_NAMESPACES": "a, b"}
-    found = options.read(["--workers", "3"], environ)
+    found = options.parse_options(["--workers", "3"], environ)
     assert (found.image, found.workers, found.namespaces, found.health_port) == ("octavo:2", 3, ("a", "b"), 8080)
-    assert options.read(["--namespace", "c"], environ).namespaces == ("c",)
-    assert options.read(["--all-namespaces"], environ).namespaces == ()
-    assert options.read(["--operator-labels", "a=b,c=d"], environ).operator_labels == {"a": "b", "c": "d"}
+    assert options.parse_options(["--namespace", "c"], environ).namespaces == ("c",)
+    assert options.parse_options(["--all-namespaces"], environ).namespaces == ()
+    assert options.parse_options(["--operator-labels", "a=b,c=d"], environ).operator_labels == {"a": "b", "c": "d"}
     assert found.defaults.image == "octavo:2"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--image: required"),
+        ([], "--image: missing"),
         (["--image", "i", "--workers", "none"], "--workers: got 'none', allowed: 1 to 256"),
         (["--image", "i", "--log-level", "loud"], "allowed: debug, info, warning, error"),
         (["--image", "i", "--health-port", "70000"], "allowed: 0 to 65535"),
         (["--image", "i", "--bind-address", "localhost"], "--bind-address: got 'localhost', allowed: an IP address"),
         (["--image", "i", "--operator-labels", "a"], "allowed: KEY=VALUE"),
-        (["--image", "i", "--all-namespaces", "--namespace", "a"], "exclude each other"),
+        (["--image", "i", "--all-namespaces", "--namespace", "a"], "not both"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(arguments, words):
     with pytest.raises(ConfigurationError, match=words):
-        options.read(arguments, {})
+        options.parse_options(arguments, {})
 
 
 def test_the_operator_carries_neither_torch_nor_ray():

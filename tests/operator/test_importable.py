@@ -11,7 +11,7 @@ from octavo_api import __version__
 from octavo_operator.model.observed import Reach
 from octavo_operator.serve import import_check
 from octavo_operator.serve.client import ServeClient
-from octavo_operator.serve.import_check import PREFIX, Importable
+from octavo_operator.serve.import_check import PREFIX, ImportCheck
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.rest import Dashboard
 from octavo_testing.operator.fakes.contract_jobs import JobsContract
@@ -39,13 +39,13 @@ def clock():
 
 @pytest.fixture
 def client(session, clock):
-    asks = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)), now=lambda: clock.now)
-    return ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0, importable=asks)
+    asks = ImportCheck(lambda address, token: RestJobs(Dashboard(session, address, token)), now=lambda: clock.now)
+    return ServeClient.over_http(session, required_version=RAY_VERSION, fresh_s=0, import_check=asks)
 
 
 @pytest.fixture
 def read(client, ray_serve):
-    return lambda **options: client.read(ray_serve.address, None, NAME, **{"to_be_put": True, **options})
+    return lambda **options: client.fetch(ray_serve.address, None, NAME, **{"check_import": True, **options})
 
 
 def job_calls(ray: FakeServe) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ class TestFakeJobs(JobsContract):
 
 async def test_a_ray_with_octavo_is_asked_once_and_keeps_nothing_of_it(ray_serve, client, read, clock):
     seen = await asyncio.gather(
-        *(client.read(ray_serve.address, None, f"prod.d{number}", to_be_put=True) for number in range(20))
+        *(client.fetch(ray_serve.address, None, f"prod.d{number}", check_import=True) for number in range(20))
     )
     assert {one.reach for one in seen} == {Reach.OK}
     (name,) = ray_serve.ray.jobs.submitted
@@ -82,7 +82,7 @@ async def test_a_ray_with_octavo_is_asked_once_and_keeps_nothing_of_it(ray_serve
 async def test_a_job_that_ray_writes_down_again_is_deleted_again(ray_serve, read, monkeypatch):
     """It does so with one that is deleted before Ray's watch over it has seen it end."""
     ray_serve.ray.jobs.watched_s = math.inf
-    monkeypatch.setattr(import_check, "GONE_S", 1.0)
+    monkeypatch.setattr(import_check, "DELETION_SETTLE_S", 1.0)
     await read()
     assert ray_serve.ray.jobs.known == {}
     assert len([call for call in job_calls(ray_serve) if call[0] == "DELETE"]) == 2
@@ -112,7 +112,7 @@ async def test_a_ray_without_octavo_is_incompatible_until_it_is_installed(ray_se
     assert len(ray_serve.ray.jobs.submitted) == 1
     ray_serve.ray.jobs.install()
     assert (await read()).reach is Reach.INCOMPATIBLE
-    clock.now += import_check.AGAIN_S
+    clock.now += import_check.RECHECK_S
     assert (await read()).reach is Reach.OK
     assert ray_serve.ray.jobs.known == {}
 
@@ -131,10 +131,10 @@ async def test_a_ray_that_was_away_is_asked_anew(ray_serve, read):
 
 
 async def test_a_refused_token_does_not_forget_what_is_known(session, client, monkeypatch):
-    monkeypatch.setattr(import_check, "GONE_S", 0.05)
+    monkeypatch.setattr(import_check, "DELETION_SETTLE_S", 0.05)
     async with FakeServe(token="right") as ray:
         for token, reach in (("right", Reach.OK), ("wrong", Reach.AUTH_FAILED), ("right", Reach.OK)):
-            assert (await client.read(ray.address, token, NAME, to_be_put=True)).reach is reach
+            assert (await client.fetch(ray.address, token, NAME, check_import=True)).reach is reach
         assert len(ray.ray.jobs.submitted) == 1
         assert {one.get("Authorization") for one in ray.headers} == {"Bearer right", "Bearer wrong"}
 
@@ -173,7 +173,7 @@ async def test_a_job_that_ends_otherwise_is_no_hindrance(ray_serve, read, clock,
         assert seen.message == ""
     assert len(ray_serve.ray.jobs.submitted) == 1
     assert ray_serve.ray.jobs.known == {}
-    clock.now += import_check.AGAIN_S
+    clock.now += import_check.RECHECK_S
     ray_serve.ray.jobs.install(None)
     assert (await read()).reach is Reach.INCOMPATIBLE
 
@@ -191,28 +191,28 @@ async def test_a_closed_jobs_interface_is_no_hindrance(ray_serve, read, status):
 
 @pytest.mark.parametrize("body", ["<html>", "[]", "{}", '{"status": 7, "driver_exit_code": "0", "message": {}}'])
 async def test_an_answer_that_is_no_jobs_is_no_hindrance(ray_serve, read, monkeypatch, body):
-    monkeypatch.setattr(import_check, "ASK_S", 0.2)
-    monkeypatch.setattr(import_check, "END_S", 0.1)
+    monkeypatch.setattr(import_check, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(import_check, "CLEANUP_TIMEOUT_S", 0.1)
     ray_serve.answers.append(Answer(200, body, times=9999, path=JOBS))
     assert (await read()).reach is Reach.OK
 
 
 async def test_an_endless_answer_about_a_job_is_not_read_to_its_end(ray_serve, read, monkeypatch):
-    monkeypatch.setattr("octavo_operator.serve.jobs.MOST_BYTES", 1000)
+    monkeypatch.setattr("octavo_operator.serve.jobs.MAX_BYTES", 1000)
     ray_serve.answers.append(Answer(200, "x" * 2000, times=9, path=JOBS))
     assert (await read()).reach is Reach.OK
 
 
 async def test_a_jobs_interface_that_hangs_is_no_hindrance(ray_serve, read, monkeypatch):
-    monkeypatch.setattr(import_check, "ASK_S", 0.1)
-    monkeypatch.setattr(import_check, "END_S", 0.1)
+    monkeypatch.setattr(import_check, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(import_check, "CLEANUP_TIMEOUT_S", 0.1)
     ray_serve.answers.append(Answer(200, "{}", delay=30, times=99, path=JOBS))
     assert (await read()).reach is Reach.OK
-    assert import_check.ASK_S + import_check.END_S < 30
+    assert import_check.ANSWER_TIMEOUT_S + import_check.CLEANUP_TIMEOUT_S < 30
 
 
 async def test_a_job_that_does_not_end_is_stopped_and_deleted(ray_serve, read, monkeypatch):
-    monkeypatch.setattr(import_check, "ASK_S", 2.0)
+    monkeypatch.setattr(import_check, "ANSWER_TIMEOUT_S", 2.0)
     jobs = ray_serve.ray.jobs
     submit = jobs.submit
     jobs.submit = lambda name, entrypoint: submit(name, entrypoint) and _never_ends(jobs.known[name])
@@ -222,13 +222,13 @@ async def test_a_job_that_does_not_end_is_stopped_and_deleted(ray_serve, read, m
 
 
 async def test_a_job_that_could_not_be_deleted_is_when_its_ray_is_next_looked_at(ray_serve, client, read, monkeypatch):
-    monkeypatch.setattr(import_check, "END_S", 0.1)
+    monkeypatch.setattr(import_check, "CLEANUP_TIMEOUT_S", 0.1)
     ray_serve.answers.append(Answer(500, times=999, method="DELETE", path=JOBS))
     assert (await read()).reach is Reach.OK
     ray_serve.answers.clear()
-    monkeypatch.setattr(import_check, "END_S", 10.0)
+    monkeypatch.setattr(import_check, "CLEANUP_TIMEOUT_S", 10.0)
     assert list(ray_serve.ray.jobs.known) == ray_serve.ray.jobs.submitted
-    await client.put(ray_serve.address, None, APPLICATION)
+    await client.deploy(ray_serve.address, None, APPLICATION)
     while (await read()).applications[NAME].status != "RUNNING":
         await asyncio.sleep(0.01)
     assert ray_serve.ray.jobs.known == {}
@@ -253,10 +253,12 @@ async def test_what_an_operator_left_behind_that_was_killed_is_deleted_and_does_
 async def test_operators_that_ask_at_once_leave_nothing_behind(ray_serve, session, client):
     ray_serve.ray.jobs.install(None)
     others = [
-        ServeClient.over_http(session, wanted_version=RAY_VERSION, fresh_s=0, importable=Importable(connect))
+        ServeClient.over_http(session, required_version=RAY_VERSION, fresh_s=0, import_check=ImportCheck(connect))
         for connect in [lambda address, token: RestJobs(Dashboard(session, address, token))] * 5
     ]
-    seen = await asyncio.gather(*(one.read(ray_serve.address, None, NAME, to_be_put=True) for one in (client, *others)))
+    seen = await asyncio.gather(
+        *(one.fetch(ray_serve.address, None, NAME, check_import=True) for one in (client, *others))
+    )
     # Who finds its job deleted by another has learnt nothing.
     assert {one.reach for one in seen} <= {Reach.INCOMPATIBLE, Reach.OK}
     assert Reach.INCOMPATIBLE in {one.reach for one in seen}
@@ -264,8 +266,8 @@ async def test_operators_that_ask_at_once_leave_nothing_behind(ray_serve, sessio
 
 
 async def test_nothing_is_asked_where_nothing_is_to_be_put_nor_where_the_application_is(ray_serve, client, read):
-    assert (await read(to_be_put=False, doors=True)).reach is Reach.OK
-    await client.put(ray_serve.address, None, APPLICATION)
+    assert (await read(check_import=False, with_listeners=True)).reach is Reach.OK
+    await client.deploy(ray_serve.address, None, APPLICATION)
     while (await read()).applications[NAME].status != "RUNNING":
         await asyncio.sleep(0.01)
     assert job_calls(ray_serve) == []
@@ -276,14 +278,14 @@ async def test_nothing_is_asked_where_nothing_is_to_be_put_nor_where_the_applica
 
 
 async def test_one_that_runs_there_leaves_the_job_that_another_waits_for_alone(ray_serve, client, read):
-    await client.put(ray_serve.address, None, APPLICATION)
-    while (await read(to_be_put=False)).applications[NAME].status != "RUNNING":
+    await client.deploy(ray_serve.address, None, APPLICATION)
+    while (await read(check_import=False)).applications[NAME].status != "RUNNING":
         await asyncio.sleep(0.01)
     jobs = ray_serve.ray.jobs
     jobs.install(None)
     submit = jobs.submit
     jobs.submit = lambda name, entrypoint: submit(name, entrypoint) and _never_ends(jobs.known[name])
-    other = asyncio.create_task(client.read(ray_serve.address, None, "prod.other", to_be_put=True))
+    other = asyncio.create_task(client.fetch(ray_serve.address, None, "prod.other", check_import=True))
     while not jobs.known:
         await asyncio.sleep(0.001)
     await read()

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from octavo_api import __version__
-from octavo_operator.serve.import_check import PREFIX, Importable
+from octavo_operator.serve.import_check import PREFIX, ImportCheck
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.rest import Dashboard
 from octavo_testing import ray_host
@@ -55,23 +55,23 @@ class TestRayJobs(JobsContract):
 )
 async def test_ray_tells_whether_octavo_can_be_imported(session, host, jobs, ray_version, options, said):
     assert ray_version.startswith(".".join(RAY_VERSION.split(".")[:2]))
-    asks = Importable(lambda address, token: jobs, **options)
-    found = await asks.hindrance(host.dashboard_url, host.token, ray_version)
+    asks = ImportCheck(lambda address, token: jobs, **options)
+    found = await asks.import_problem(host.dashboard_url, host.token, ray_version)
     assert (found is None) == (said is None)
     assert (found or "").startswith(said or "")
-    assert asks._known[host.dashboard_url].until == float("inf") or said
+    assert asks._answers[host.dashboard_url].until == float("inf") or said
     assert await submitted(session, host) == []
 
 
 async def test_a_python_that_is_not_rays_own_says_nothing(session, host, jobs, caplog):
     caplog.set_level("INFO")
-    asks = Importable(lambda address, token: jobs, module="octavo_absent.app")
-    assert await asks.hindrance(host.dashboard_url, host.token, "2.60.99") is None
+    asks = ImportCheck(lambda address, token: jobs, module="octavo_absent.app")
+    assert await asks.import_problem(host.dashboard_url, host.token, "2.60.99") is None
     assert "FAILED, 83" in caplog.text
     assert await submitted(session, host) == []
 
 
 async def test_without_the_token_nothing_is_learnt(session, host, ray_version):
-    asks = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)))
-    assert await asks.hindrance(host.dashboard_url, "wrong", ray_version) is None
+    asks = ImportCheck(lambda address, token: RestJobs(Dashboard(session, address, token)))
+    assert await asks.import_problem(host.dashboard_url, "wrong", ray_version) is None
     assert await submitted(session, host) == []

@@ -142,7 +142,7 @@ async def test_endpoints_are_counted_once_and_only_where_ready(api_server, kube)
 async def test_a_quota_on_events_does_not_make_a_namespace_look_like_one_that_ends(api_server, kube):
     for status in (403, 422):
         api_server.troubles.append(Trouble(lambda call: call.plural == "events", status=status))
-        assert not await kube.namespace_ends("default")
+        assert not await kube.namespace_terminating("default")
 
 
 async def test_secrets_are_never_listed(api_server, kube):

@@ -13,9 +13,9 @@ from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.model.actions import (
     Apply,
     CreateSecret,
+    DeployApplication,
     Event,
     Plan,
-    PutApplication,
     RemoveApplication,
     SetFinalizer,
 )
@@ -52,8 +52,8 @@ async def test_the_status_is_written_once_and_then_only_when_it_changes(api_serv
         assert 27 <= await reconciler.reconcile(KEY) <= 33
     assert [call.verb for call in api_server.written()] == ["patch"]
     assert stored(api_server)["status"] == {"replicas": 1}
-    assert reconciler.wrote(KEY, stored(api_server)["metadata"]["resourceVersion"])
-    assert not reconciler.wrote(KEY, "1")
+    assert reconciler.is_own_write(KEY, stored(api_server)["metadata"]["resourceVersion"])
+    assert not reconciler.is_own_write(KEY, "1")
 
 
 async def test_a_status_without_a_field_takes_it_away(api_server, make):
@@ -191,11 +191,11 @@ async def test_secrets_are_made_and_used_and_never_seen_again(api_server, serve_
     owned = {"serving.octavo.dev/deployment": "books"}
     secret_document = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "books-ray-token", "labels": owned}}
     await make(Planned(steady(CreateSecret(secret_document, ("auth_token",))))).reconcile(KEY)
-    token = await kube.secret_value("default", "books-ray-token", "auth_token")
+    token = await kube.get_secret_value("default", "books-ray-token", "auth_token")
     assert token is not None
     async with FakeServe(token=token.decode()) as serve:
         application = {"name": "books", "args": {"owner": str(KEY)}, "deployments": []}
-        reconciler = make(Planned(steady(PutApplication(serve.address, application, "Disabled"))))
+        reconciler = make(Planned(steady(DeployApplication(serve.address, application, "Disabled"))))
         assert await reconciler.reconcile(KEY) > 20
         assert serve.puts[0] == {"proxy_location": "Disabled", "applications": [application]}
     shown = json.dumps([stored(api_server), api_server.api.listed("Event", "default")])
@@ -206,7 +206,7 @@ async def test_an_application_is_put_and_removed_by_its_owner_only(api_server, r
     external(api_server, ray_serve.address)
     theirs = ray_serve.foreign("default.books", args={"owner": "prod/other"})
     ours = {"name": "default.books", "route_prefix": "/default/books", "args": {"owner": str(KEY)}, "deployments": []}
-    await make(Planned(steady(PutApplication(ray_serve.address, ours)))).reconcile(KEY)
+    await make(Planned(steady(DeployApplication(ray_serve.address, ours)))).reconcile(KEY)
     assert stored(api_server)["status"]["lastError"]["reason"] == "ApplicationNameConflict"
     await make(Planned(steady(RemoveApplication(ray_serve.address, "default.books")))).reconcile(KEY)
     assert ray_serve.ray.applications["default.books"].config == theirs
@@ -362,7 +362,7 @@ async def test_forced_deletion_ends_although_the_one_try_fails_and_says_so(api_s
 async def test_forced_deletion_waits_a_few_seconds_at_most_for_a_ray_that_hangs(
     api_server, ray_serve, make, monkeypatch
 ):
-    monkeypatch.setattr("octavo_operator.observe.FORCED_S", 0.2)
+    monkeypatch.setattr("octavo_operator.observe.FORCED_TIMEOUT_S", 0.2)
     external(api_server, ray_serve.address)
     reconciler = make()
     await settle(reconciler, lambda: ready(api_server))

@@ -11,25 +11,25 @@ import pytest
 from octavo_operator.model.observed import Application, Deployment, Reach
 from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.details import (
-    cause,
+    error_line,
     error_of,
-    in_words,
     missing_package,
+    parse_application,
+    parse_listeners,
     proxy_url,
-    read_application,
-    read_doors,
+    with_plain_message,
 )
 from octavo_operator.serve.errors import (
     AuthFailed,
     Incompatible,
     NameConflict,
-    NotKeepable,
     Refused,
+    ServeBusy,
     ServeError,
     Unreachable,
 )
 from octavo_operator.serve.merge import with_application, without_application
-from octavo_operator.serve.rest import MOST_BYTES
+from octavo_operator.serve.rest import MAX_BYTES
 from octavo_testing.operator.fakes.contract_serve import OWNER, ServeContract, Target
 from octavo_testing.operator.fakes.serve_http import Answer, FakeServe
 
@@ -59,9 +59,9 @@ async def test_a_foreign_application_survives_many_deployments_at_once(ray_serve
 
     async def live(name: str) -> None:
         for _ in range(3):
-            await serve_client.put(ray_serve.address, None, application(name))
+            await serve_client.deploy(ray_serve.address, None, application(name))
             await serve_client.remove(ray_serve.address, None, name, OWNER)
-        await serve_client.put(ray_serve.address, None, application(name))
+        await serve_client.deploy(ray_serve.address, None, application(name))
 
     await asyncio.gather(*(live(name) for name in names))
     assert set(ray_serve.ray.applications) == {"theirs", *names}
@@ -70,11 +70,11 @@ async def test_a_foreign_application_survives_many_deployments_at_once(ray_serve
 
 
 async def test_what_was_lost_is_seen_as_missing(ray_serve, serve_client):
-    await serve_client.put(ray_serve.address, None, application())
+    await serve_client.deploy(ray_serve.address, None, application())
     ray_serve.ray.lose_everything()
-    seen = await serve_client.read(ray_serve.address, None, NAME)
-    assert seen.reach is Reach.OK
-    assert seen.applications == {}
+    state = await serve_client.fetch(ray_serve.address, None, NAME)
+    assert state.reach is Reach.OK
+    assert state.applications == {}
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ async def test_what_was_lost_is_seen_as_missing(ray_serve, serve_client):
     [
         (Answer(503, "secret-body"), Reach.UNREACHABLE, "503"),
         (Answer(500, "secret-body"), Reach.UNREACHABLE, "500"),
-        (Answer(401, "secret-body"), Reach.AUTH_FAILED, "does not accept the token"),
+        (Answer(401, "secret-body"), Reach.AUTH_FAILED, "rejects the token"),
         (Answer(403, "secret-body"), Reach.AUTH_FAILED, "403"),
         (Answer(404, "secret-body"), Reach.UNREACHABLE, "no Ray dashboard"),
         (Answer(501, "secret-body"), Reach.INCOMPATIBLE, "no Serve"),
-        (Answer(200, "<html>secret-body"), Reach.UNREACHABLE, "not as a Ray dashboard does"),
-        (Answer(200, '["secret-body"]'), Reach.UNREACHABLE, "not as a Ray dashboard does"),
-        (Answer(200, '{"ray_version": "secret-body"}'), Reach.UNREACHABLE, "does not tell a Ray version"),
+        (Answer(200, "<html>secret-body"), Reach.UNREACHABLE, "not answer as a Ray dashboard"),
+        (Answer(200, '["secret-body"]'), Reach.UNREACHABLE, "not answer as a Ray dashboard"),
+        (Answer(200, '{"ray_version": "secret-body"}'), Reach.UNREACHABLE, "reports no Ray version"),
         (Answer(302, "secret-body", headers={"Location": "/elsewhere"}), Reach.UNREACHABLE, "redirects"),
         (Answer(0), Reach.UNREACHABLE, "127.0.0.1"),
     ],
@@ -96,45 +96,45 @@ async def test_what_was_lost_is_seen_as_missing(ray_serve, serve_client):
 async def test_what_hinders_is_said_in_words_of_our_own(ray_serve, serve_client, answer, reach, words):
     ray_serve.answers.append(copy.copy(answer))
     ray_serve.answers[0].times = 9
-    seen = await serve_client.read(ray_serve.address, None, NAME)
-    assert seen.reach is reach
-    assert words in seen.message
-    assert "secret-body" not in seen.message
+    state = await serve_client.fetch(ray_serve.address, None, NAME)
+    assert state.reach is reach
+    assert words in state.message
+    assert "secret-body" not in state.message
     assert ("GET", "/elsewhere") not in ray_serve.calls
 
 
 async def test_a_dashboard_that_is_gone_or_hangs_is_unreachable(ray_serve, serve_client, monkeypatch):
     monkeypatch.setattr("octavo_operator.serve.rest.TIMEOUT_S", 0.1)
     ray_serve.answers.append(Answer(200, "{}", delay=30))
-    seen = await serve_client.read(ray_serve.address, None, NAME)
-    assert seen.reach is Reach.UNREACHABLE
-    assert "in time" in seen.message
-    seen = await serve_client.read("http://127.0.0.1:9", None, NAME)
-    assert seen.reach is Reach.UNREACHABLE
-    seen = await serve_client.read("http://no-such-host.invalid:8265", None, NAME)
-    assert seen.reach is Reach.UNREACHABLE
+    state = await serve_client.fetch(ray_serve.address, None, NAME)
+    assert state.reach is Reach.UNREACHABLE
+    assert "in time" in state.message
+    state = await serve_client.fetch("http://127.0.0.1:9", None, NAME)
+    assert state.reach is Reach.UNREACHABLE
+    state = await serve_client.fetch("http://no-such-host.invalid:8265", None, NAME)
+    assert state.reach is Reach.UNREACHABLE
 
 
 async def test_an_endless_answer_is_not_read_to_its_end(ray_serve, serve_client, monkeypatch):
-    monkeypatch.setattr("octavo_operator.serve.rest.MOST_BYTES", 1000)
+    monkeypatch.setattr("octavo_operator.serve.rest.MAX_BYTES", 1000)
     ray_serve.answers.append(Answer(200, "x" * 2000))
-    seen = await serve_client.read(ray_serve.address, None, NAME)
-    assert "longer than 1000 bytes" in seen.message
-    assert MOST_BYTES > 2**20
+    state = await serve_client.fetch(ray_serve.address, None, NAME)
+    assert "longer than 1000 bytes" in state.message
+    assert MAX_BYTES > 2**20
 
 
 async def test_the_token_goes_in_both_headers_and_nowhere_else(serve_client, caplog):
     caplog.set_level(logging.DEBUG)
     async with FakeServe(token="a-token") as serve:
-        assert (await serve_client.read(serve.address, None, NAME)).reach is Reach.AUTH_FAILED
-        wrong = await serve_client.read(serve.address, "b-token", NAME)
+        assert (await serve_client.fetch(serve.address, None, NAME)).reach is Reach.AUTH_FAILED
+        wrong = await serve_client.fetch(serve.address, "b-token", NAME)
         assert wrong.reach is Reach.AUTH_FAILED
-        assert (await serve_client.read(serve.address, "a-token", NAME)).reach is Reach.OK
+        assert (await serve_client.fetch(serve.address, "a-token", NAME)).reach is Reach.OK
         headers = serve.headers[-1]
         assert headers["Authorization"] == headers["X-Ray-Authorization"] == "Bearer a-token"
         assert not headers["User-Agent"].startswith("Mozilla")
         with pytest.raises(AuthFailed):
-            await serve_client.put(serve.address, "b-token", application())
+            await serve_client.deploy(serve.address, "b-token", application())
     assert "b-token" not in wrong.message + caplog.text
     assert "a-token" not in caplog.text
 
@@ -151,71 +151,73 @@ async def test_the_token_goes_in_both_headers_and_nowhere_else(serve_client, cap
 async def test_a_put_that_fails_says_how(ray_serve, serve_client, answer, kind):
     ray_serve.answers.append(copy.copy(answer))
     with pytest.raises(kind) as caught:
-        await serve_client.put(ray_serve.address, None, application())
+        await serve_client.deploy(ray_serve.address, None, application())
     assert "secret-body" not in caught.value.message
 
 
 async def test_nothing_is_put_on_another_ray(ray_serve, serve_client):
     ray_serve.version = "2.44.1"
-    seen = await serve_client.read(ray_serve.address, None, NAME)
-    assert seen.reach is Reach.INCOMPATIBLE
-    assert "Ray 2.44.1 runs there; this version of Octavo needs Ray 2.60" in seen.message
+    state = await serve_client.fetch(ray_serve.address, None, NAME)
+    assert state.reach is Reach.INCOMPATIBLE
+    assert "the Ray there has version 2.44.1; this version of Octavo needs Ray 2.60" in state.message
     with pytest.raises(Incompatible):
-        await serve_client.put(ray_serve.address, None, application())
+        await serve_client.deploy(ray_serve.address, None, application())
     assert ray_serve.puts == []
     ray_serve.version = "2.60.9"
-    assert (await serve_client.read(ray_serve.address, None, NAME)).reach is Reach.OK
+    assert (await serve_client.fetch(ray_serve.address, None, NAME)).reach is Reach.OK
 
 
 def test_octavo_missing_in_ray_is_said_with_what_to_do():
     traceback = "Traceback (most recent call last):\n ...\nModuleNotFoundError: No module named 'octavo_serving.app'"
     failed = Application(NAME, "DEPLOY_FAILED", traceback)
     assert missing_package(failed) == "octavo_serving"
-    assert in_words(failed).message.startswith("octavo_serving cannot be imported in this Ray; install")
-    assert in_words(failed).missing_package == "octavo_serving"
-    assert in_words(Application(NAME, "DEPLOY_FAILED", "Traceback\nValueError: no")).message == "ValueError: no"
-    assert in_words(Application(NAME, "RUNNING", traceback)).message == traceback
+    assert with_plain_message(failed).message.startswith("octavo_serving cannot be imported in this Ray; install")
+    assert with_plain_message(failed).missing_package == "octavo_serving"
+    assert (
+        with_plain_message(Application(NAME, "DEPLOY_FAILED", "Traceback\nValueError: no")).message == "ValueError: no"
+    )
+    assert with_plain_message(Application(NAME, "RUNNING", traceback)).message == traceback
     assert missing_package(Application(NAME, "RUNNING", traceback)) is None
     assert missing_package(Application(NAME, "DEPLOY_FAILED", "ModuleNotFoundError: No module named 'torch'")) is None
 
 
 async def test_doors_are_asked_through_serves_proxy(ray_serve, serve_client):
-    await serve_client.put(ray_serve.address, None, application())
+    await serve_client.deploy(ray_serve.address, None, application())
 
     async def runs():
-        seen = await serve_client.read(ray_serve.address, None, NAME, doors=True)
-        return seen if seen.applications[NAME].status == "RUNNING" else None
+        state = await serve_client.fetch(ray_serve.address, None, NAME, with_listeners=True)
+        return state if state.applications[NAME].status == "RUNNING" else None
 
-    while (seen := await runs()) is None:
+    while (state := await runs()) is None:
         await asyncio.sleep(0.01)
-    assert seen.proxy_url == ray_serve.address
-    assert seen.doors == ("http://10.0.0.1:40000", "grpc://10.0.0.1:40001")
+    assert state.proxy_url == ray_serve.address
+    assert state.listeners == ("http://10.0.0.1:40000", "grpc://10.0.0.1:40001")
     ray_serve.doors = {"doors": ["javascript:alert(1)", "http://10.0.0.1:1/path", 7, "http://u:p@h:1"]}
-    assert (await runs()).doors == ()
+    assert (await runs()).listeners == ()
     ray_serve.doors = "nonsense"
-    seen = await runs()
-    assert seen.doors == ()
-    assert seen.reach is Reach.OK
+    state = await runs()
+    assert state.listeners == ()
+    assert state.reach is Reach.OK
 
 
 async def test_many_deployments_on_one_ray_share_a_read_and_see_their_own_changes(ray_serve, session):
     now = 0.0
     client = ServeClient.over_http(session, fresh_s=1.0, now=lambda: now)
-    seen = await asyncio.gather(*(client.read(ray_serve.address, None, f"d{number}") for number in range(50)))
-    assert {one.reach for one in seen} == {Reach.OK}
+    state = await asyncio.gather(*(client.fetch(ray_serve.address, None, f"d{number}") for number in range(50)))
+    assert {one.reach for one in state} == {Reach.OK}
     assert len([call for call in ray_serve.calls if call[1].startswith("/api/serve")]) == 1
-    await client.put(ray_serve.address, None, application())
-    assert NAME in (await client.read(ray_serve.address, None, NAME)).applications
+    await client.deploy(ray_serve.address, None, application())
+    assert NAME in (await client.fetch(ray_serve.address, None, NAME)).applications
     ray_serve.ray.lose_everything()
     now = 1.5
-    assert (await client.read(ray_serve.address, None, NAME)).applications == {}
+    assert (await client.fetch(ray_serve.address, None, NAME)).applications == {}
 
 
 async def test_a_token_does_not_read_what_another_token_read(session):
     async with FakeServe(token="right") as serve:
         client = ServeClient.over_http(session, fresh_s=60)
-        assert (await client.read(serve.address, "right", NAME)).reach is Reach.OK
-        assert (await client.read(serve.address, "wrong", NAME)).reach is Reach.AUTH_FAILED
+        assert (await client.fetch(serve.address, "right", NAME)).reach is Reach.OK
+        assert (await client.fetch(serve.address, "wrong", NAME)).reach is Reach.AUTH_FAILED
 
 
 # Merging, without a network
@@ -243,45 +245,45 @@ def test_the_capacity_and_options_of_a_running_serve_are_kept():
 
 
 def test_a_foreign_application_whose_configuration_is_unknown_stops_the_put():
-    seen = details(application("theirs"))
-    seen["applications"]["theirs"]["deployed_app_config"] = None
-    with pytest.raises(NotKeepable, match="theirs"):
-        with_application(seen, application())
-    with pytest.raises(NotKeepable, match="theirs"):
+    state = details(application("theirs"))
+    state["applications"]["theirs"]["deployed_app_config"] = None
+    with pytest.raises(ServeBusy, match="theirs"):
+        with_application(state, application())
+    with pytest.raises(ServeBusy, match="theirs"):
         without_application(
-            details() | {"applications": seen["applications"] | details(application())["applications"]}, NAME, OWNER
+            details() | {"applications": state["applications"] | details(application())["applications"]}, NAME, OWNER
         )
 
 
 def test_one_that_goes_and_one_made_by_code_are_left_to_themselves():
-    seen = details(application("going"), application("code"))
-    seen["applications"]["going"] |= {"status": "DELETING", "deployed_app_config": None}
-    seen["applications"]["code"] |= {"source": "imperative", "deployed_app_config": None}
-    assert [item["name"] for item in with_application(seen, application())["applications"]] == [NAME]
+    state = details(application("going"), application("code"))
+    state["applications"]["going"] |= {"status": "DELETING", "deployed_app_config": None}
+    state["applications"]["code"] |= {"source": "imperative", "deployed_app_config": None}
+    assert [item["name"] for item in with_application(state, application())["applications"]] == [NAME]
 
 
 def test_an_application_of_our_name_made_by_code_or_by_nobody_is_a_conflict():
-    seen = details(application())
-    seen["applications"][NAME] |= {"source": "imperative", "deployed_app_config": None}
+    state = details(application())
+    state["applications"][NAME] |= {"source": "imperative", "deployed_app_config": None}
     with pytest.raises(NameConflict, match="not deployed by Octavo"):
-        with_application(seen, application())
+        with_application(state, application())
     with pytest.raises(NameConflict, match="not deployed by Octavo"):
         with_application(details(application(owner=None)), application())
     assert without_application(details(application(owner=None)), NAME, OWNER) is None
 
 
 def test_an_application_of_our_name_whose_owner_is_not_told_is_tried_again():
-    seen = details(application())
-    seen["applications"][NAME] |= {"deployed_app_config": None, "status": "DEPLOYING"}
-    with pytest.raises(NotKeepable):
-        with_application(seen, application())
+    state = details(application())
+    state["applications"][NAME] |= {"deployed_app_config": None, "status": "DEPLOYING"}
+    with pytest.raises(ServeBusy):
+        with_application(state, application())
 
 
 def test_nothing_is_put_to_remove_what_is_not_there():
     assert without_application(details(application("theirs")), NAME, OWNER) is None
-    seen = details(application())
-    seen["applications"][NAME]["status"] = "DELETING"
-    assert without_application(seen, NAME, OWNER) is None
+    state = details(application())
+    state["applications"][NAME]["status"] = "DELETING"
+    assert without_application(state, NAME, OWNER) is None
     body = without_application(details(application(), application("theirs")), NAME, OWNER)
     assert body["applications"] == [application("theirs")]
 
@@ -293,10 +295,10 @@ def test_a_replicas_own_error_is_found_in_a_traceback():
     message = (
         "Traceback ...\nray.exceptions.RayTaskError\noctavo_api.errors.StartupError: model: no such file\nsay more"
     )
-    assert cause(message) == "model: no such file\nsay more"
-    assert cause("Traceback\n  File\nValueError: wrong\n\nand more") == "ValueError: wrong"
-    assert cause("one line\nthe last") == "the last"
-    assert cause("") == ""
+    assert error_line(message) == "model: no such file\nsay more"
+    assert error_line("Traceback\n  File\nValueError: wrong\n\nand more") == "ValueError: wrong"
+    assert error_line("one line\nthe last") == "the last"
+    assert error_line("") == ""
     found = Application(
         NAME,
         "DEPLOY_FAILED",
@@ -312,14 +314,14 @@ def test_enumerations_of_ray_are_read_like_their_words():
     class Status:
         value = "RUNNING"
 
-    found = read_application({"applications": {NAME: {"status": Status(), "deployments": {}}}}, NAME)
+    found = parse_application({"applications": {NAME: {"status": Status(), "deployments": {}}}}, NAME)
     assert found is not None
     assert found.status == "RUNNING"
-    assert read_application({"applications": {}}, NAME) is None
+    assert parse_application({"applications": {}}, NAME) is None
 
 
 def test_an_application_that_is_being_built_has_no_deployments_yet():
-    found = read_application({"applications": {NAME: {"status": "DEPLOYING", "message": "", "deployments": {}}}}, NAME)
+    found = parse_application({"applications": {NAME: {"status": "DEPLOYING", "message": "", "deployments": {}}}}, NAME)
     assert found == Application(NAME, "DEPLOYING")
 
 
@@ -341,14 +343,17 @@ def test_the_proxys_address_is_the_dashboards_host_and_serves_port(changes, host
 
 
 def test_doors_are_addresses_with_a_port_and_bounded():
-    assert read_doors({"doors": ["http://a:1", "http://a:1", "grpcs://[::1]:2"]}) == ("http://a:1", "grpcs://[::1]:2")
+    assert parse_listeners({"doors": ["http://a:1", "http://a:1", "grpcs://[::1]:2"]}) == (
+        "http://a:1",
+        "grpcs://[::1]:2",
+    )
     for wrong in (None, [], {}, {"doors": "http://a:1"}, {"doors": {"a": 1}}):
-        assert read_doors(wrong) == ()
-    assert len(read_doors({"doors": [f"http://a:{port}" for port in range(1000)]})) == 64
+        assert parse_listeners(wrong) == ()
+    assert len(parse_listeners({"doors": [f"http://a:{port}" for port in range(1000)]})) == 64
 
 
 def test_messages_are_plain_words_and_one_hierarchy():
-    for kind in (Unreachable, AuthFailed, Incompatible, Refused, NameConflict, NotKeepable):
+    for kind in (Unreachable, AuthFailed, Incompatible, Refused, NameConflict, ServeBusy):
         assert issubclass(kind, ServeError)
         assert kind("x").reason[0].isupper()
     assert json.dumps(application())

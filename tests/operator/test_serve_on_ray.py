@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from octavo_operator.decide.application import config_hash
-from octavo_operator.model.desired import Mode, Place, begun_again
+from octavo_operator.model.desired import DesiredApplication, Mode, with_retry
 from octavo_operator.model.observed import Reach
-from octavo_operator.serve.details import read_application
+from octavo_operator.serve.details import parse_application
 from octavo_testing import ray_host
 from octavo_testing.operator.fakes.contract_serve import DEPLOYMENT, ServeContract, Target
 
@@ -30,7 +30,7 @@ class TestRayServe(ServeContract):
 
 async def test_ray_asks_for_its_token(host, serve_client):
     for token in (None, "wrong"):
-        seen = await serve_client.read(host.dashboard_url, token, "a")
+        seen = await serve_client.fetch(host.dashboard_url, token, "a")
         assert seen.reach is Reach.AUTH_FAILED
 
 
@@ -60,7 +60,7 @@ async def test_what_serve_has_given_up_is_begun_again_and_what_runs_is_kept(host
         target, "given-up", ray_actor_options=options, autoscaling_config=scaling, health_check_timeout_s=10
     )
     del document["deployments"][0]["num_replicas"]
-    wanted = Place(Mode.EXTERNAL, document, host.dashboard_url)
+    wanted = DesiredApplication(Mode.EXTERNAL, document, host.dashboard_url)
 
     async def found():
         return (await contract.read(target, "given-up")).applications.get("given-up")
@@ -72,7 +72,7 @@ async def test_what_serve_has_given_up_is_begun_again_and_what_runs_is_kept(host
         """As once it has been given up, whatever it does now."""
         seen = await found()
         given_up = {name: replace(one, status="DEPLOY_FAILED") for name, one in seen.deployments.items()}
-        put = begun_again(wanted, replace(seen, deployments=given_up)).application
+        put = with_retry(wanted, replace(seen, deployments=given_up)).config
         assert config_hash(put) == config_hash(seen.config)
         await contract.put(target, put)
         return (await contract.running(target, "given-up")).deployments[DEPLOYMENT].replicas
@@ -101,7 +101,7 @@ async def test_details_of_ray_are_read_with_their_log_files(host, serve_client):
     contract = ServeContract()
     await contract.put(target, contract.application(target, "logged"))
     await contract.running(target, "logged")
-    found = read_application(host.serve(), "logged")
+    found = parse_application(host.serve(), "logged")
     assert found is not None
     (replica,) = found.deployments["Word"].replicas
     assert replica.log

@@ -1,22 +1,17 @@
-"""Events, in plain words with advice for the user, and the steps that an Event reports."""
+"""Events of a plan, with their texts. Each states the change and, for a warning, the remedy."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo_api.serve_config import ENGINE
-from octavo_operator.decide.application import Put, Serving, Standing, Why, config_hash
-from octavo_operator.decide.outcome import DEPLOY_RETRY_S
+from octavo_operator.decide.application import ApplicationView, DeployDecision, DeployReason, SyncState, config_hash
 from octavo_operator.model import conditions
-from octavo_operator.model.actions import Action, Event, PutApplication
-from octavo_operator.model.conditions import Condition, Reason, State, Type, Verdict
-from octavo_operator.model.desired import Place, begun_again, counts
+from octavo_operator.model.actions import Action, DeployApplication, Event
+from octavo_operator.model.conditions import Condition, Reason, State, Type
+from octavo_operator.model.desired import DesiredApplication, counts, with_retry
 from octavo_operator.model.event_reasons import EventReason
-from octavo_operator.model.memory import Memory
-from octavo_operator.model.observed import Reach
 
 NORMAL, WARNING = "Normal", "Warning"
-UNREACHABLE_S = 120.0
-"""Maximum seconds for a head to restart before its cluster counts as not ready."""
 
 
 def cluster_created(name: str) -> Event:
@@ -27,7 +22,7 @@ def child_corrected(kind: str, name: str) -> Event:
     return Event(NORMAL, EventReason.DRIFT_CORRECTED, f"reverted an external change of {kind} {name}")
 
 
-def interrupts(old: str, new: str) -> Event:
+def interruption(old: str, new: str) -> Event:
     return Event(
         WARNING,
         EventReason.INTERRUPTING_SERVICE,
@@ -37,7 +32,7 @@ def interrupts(old: str, new: str) -> Event:
     )
 
 
-def recreated(cluster: str, secret: str) -> Event:
+def recreation(cluster: str, secret: str) -> Event:
     return Event(
         WARNING,
         EventReason.INTERRUPTING_SERVICE,
@@ -46,63 +41,65 @@ def recreated(cluster: str, secret: str) -> Event:
     )
 
 
-def switched(old: str, new: str) -> Event:
+def traffic_switched(old: str, new: str) -> Event:
     return Event(NORMAL, EventReason.TRAFFIC_SWITCHED, f"requests go to RayCluster {new}; {old} drains and is deleted")
 
 
-def put(
-    address: str, place: Place, view: Serving, decision: Put, *, retried: bool
+def deploy(
+    address: str, desired: DesiredApplication, view: ApplicationView, decision: DeployDecision, *, retried: bool
 ) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
-    """Return the action that puts our application, and its event; both empty if no put is due."""
-    if decision.why is None and not retried:
+    """Return the action that deploys our application, and its event; both empty if no deploy is due."""
+    if decision.reason is None and not retried:
         return (), ()
-    wanted = place
-    if decision.why is None and view.application is not None:
-        wanted = begun_again(place, view.application)
-    action = PutApplication(address, wanted.application, place.proxy_location)
-    return (action,), (_put_event(place, view, decision.why),)
+    sent = desired
+    if decision.reason is None and view.application is not None:
+        sent = with_retry(desired, view.application)
+    action = DeployApplication(address, sent.config, desired.proxy_location)
+    return (action,), (_deploy_event(desired, view, decision.reason),)
 
 
-def _put_event(place: Place, view: Serving, why: Why | None) -> Event:
-    match why:
-        case Why.RESTORED:
+def _deploy_event(desired: DesiredApplication, view: ApplicationView, reason: DeployReason | None) -> Event:
+    match reason:
+        case DeployReason.LOST:
             return Event(
                 NORMAL,
                 EventReason.SERVE_CONFIG_RESTORED,
-                f"Ray Serve had lost application {place.name}; the operator deployed it again",
+                f"Ray Serve had lost application {desired.name}; the operator deployed it again",
             )
-        case Why.CORRECTED:
-            did = "removed" if view.standing is Standing.MISSING else "changed"
+        case DeployReason.DRIFTED:
+            change = "removed" if view.sync is SyncState.MISSING else "changed"
             return Event(
                 NORMAL,
                 EventReason.DRIFT_CORRECTED,
-                f"another client {did} application {place.name}; the operator restored it",
+                f"another client {change} application {desired.name}; the operator restored it",
             )
-        case Why.APPLIED:
-            return _scaled(place, view) or Event(
-                NORMAL, EventReason.SERVE_CONFIG_APPLIED, f"deployed application {place.name} to Ray Serve"
+        case DeployReason.SPEC_CHANGED:
+            return _scaled(desired, view) or Event(
+                NORMAL, EventReason.SERVE_CONFIG_APPLIED, f"deployed application {desired.name} to Ray Serve"
             )
     return Event(
-        NORMAL, EventReason.DEPLOY_RETRIED, f"application {place.name} failed to deploy; the operator retries it"
+        NORMAL, EventReason.DEPLOY_RETRIED, f"application {desired.name} failed to deploy; the operator retries it"
     )
 
 
-def _scaled(place: Place, view: Serving) -> Event | None:
+def _scaled(desired: DesiredApplication, view: ApplicationView) -> Event | None:
     """Return the event of a change that only scales engines, None for other changes."""
     before = (view.application.config if view.application else None) or {}
-    if view.standing is not Standing.OTHER or _uncounted(before) != _uncounted(place.application):
+    if view.sync is not SyncState.OUTDATED or _without_counts(before) != _without_counts(desired.config):
         return None
-    old, new = counts(before, ENGINE), counts(place.application, ENGINE)
+    old, new = counts(before, ENGINE), counts(desired.config, ENGINE)
     return Event(
-        NORMAL, EventReason.SCALED, f"engine replicas: {_range(old.least, old.most)} → {_range(new.least, new.most)}"
+        NORMAL,
+        EventReason.SCALED,
+        f"engine replicas: {_range(old.minimum, old.maximum)} → {_range(new.minimum, new.maximum)}",
     )
 
 
-def _range(least: int, most: int) -> str:
-    return str(least) if least == most or (least == 0 and most == 1) else f"{least} to {most}"
+def _range(minimum: int, maximum: int) -> str:
+    return str(minimum) if minimum == maximum or (minimum, maximum) == (0, 1) else f"{minimum} to {maximum}"
 
 
-def _uncounted(config: Mapping[str, Any]) -> str:
+def _without_counts(config: Mapping[str, Any]) -> str:
     deployments = [
         {name: value for name, value in item.items() if name != "autoscaling_config" or item.get("name") != ENGINE}
         for item in config.get("deployments") or ()
@@ -110,38 +107,7 @@ def _uncounted(config: Mapping[str, Any]) -> str:
     return config_hash({**config, "deployments": deployments})
 
 
-def reached(reach: Reach, view: Serving) -> Verdict:
-    """Return the verdict on a dashboard that answers."""
-    said = view.serve.message if view.serve is not None else ""
-    match reach:
-        case Reach.AUTH_FAILED:
-            return conditions.no(Reason.AUTH_FAILED, said or "Ray refuses the token")
-        case Reach.INCOMPATIBLE:
-            return conditions.no(Reason.INCOMPATIBLE_RAY, said)
-    return conditions.yes(Reason.HEAD_READY)
-
-
-def unreached(memory: Memory, said: str, now: float) -> Verdict:
-    """Return the verdict on a Ray that no longer answers: unknown at first, false if the silence lasts."""
-    last = memory.conditions.get(Type.RAY_CLUSTER_READY)
-    lasts = (
-        last is not None
-        and last.reason == Reason.UNREACHABLE
-        and (last.state is State.FALSE or (last.since is not None and now - last.since >= UNREACHABLE_S))
-    )
-    return (conditions.no if lasts else conditions.unknown)(Reason.UNREACHABLE, said)
-
-
-def retry_due(view: Serving, memory: Memory, now: float) -> bool:
-    """Return True if a retry of a failed deployment is due, because the reason may lie outside the spec."""
-    failed = view.standing is Standing.CURRENT and view.application is not None
-    if not failed or view.application is None or view.application.status != "DEPLOY_FAILED":
-        return False
-    last = memory.last_error
-    return last is not None and last.reason == Reason.DEPLOY_FAILED and now - last.since >= DEPLOY_RETRY_S
-
-
-WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
+WARNING_REASONS: Mapping[tuple[Type, State], frozenset[Reason]] = {
     (Type.SPEC_VALID, State.FALSE): frozenset(
         {
             Reason.INVALID_SPEC,
@@ -161,12 +127,12 @@ WARNED: Mapping[tuple[Type, State], frozenset[Reason]] = {
 }
 
 
-def of_conditions(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Event, ...]:
+def condition_events(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Event, ...]:
     """Return the events of the conditions that changed; empty if none did."""
     events: list[Event] = []
-    for condition in conditions.newly(before, after):
+    for condition in conditions.changed(before, after):
         kind, reason = Type(condition.type), condition.reason
-        if reason in WARNED.get((kind, condition.state), frozenset()):
+        if reason in WARNING_REASONS.get((kind, condition.state), frozenset()):
             events.append(Event(WARNING, str(reason), condition.message))
         elif kind is Type.RAY_CLUSTER_READY and condition.state is State.UNKNOWN:
             events.append(Event(WARNING, EventReason.RAY_UNREACHABLE, condition.message))

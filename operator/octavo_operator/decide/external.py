@@ -1,58 +1,73 @@
 """External mode and ``octavo up``: a Ray that the operator does not run. Only our own application is changed."""
 
 from octavo_api.deployment import FINALIZER
-from octavo_operator.decide import application, event_texts
-from octavo_operator.decide.application import Put, Serving, Standing
-from octavo_operator.decide.outcome import Front, Outcome
+from octavo_operator.decide import event_texts, ray_verdict
+from octavo_operator.decide.application import (
+    ApplicationView,
+    DeployDecision,
+    SyncState,
+    decide_deploy,
+    retry_due,
+    view_application,
+)
+from octavo_operator.decide.outcome import ActiveCluster, Outcome
 from octavo_operator.model import conditions
 from octavo_operator.model.actions import Action, Event, RemoveApplication, SetFinalizer
 from octavo_operator.model.conditions import Reason, Verdict
-from octavo_operator.model.desired import Mode, Place
+from octavo_operator.model.desired import DesiredApplication, Mode
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Observed, Reach, Resource
 
 
-def decide(
-    resource: Resource, place: Place, observed: Observed, now: float, memory: Memory, *, suspend: bool, blocked: bool
+def decide_external(
+    resource: Resource,
+    desired: DesiredApplication,
+    observed: Observed,
+    now: float,
+    memory: Memory,
+    *,
+    suspend: bool,
+    blocked: bool,
 ) -> Outcome:
-    view = application.look(observed.serve.get(place.address), place, memory, resource.generation)
-    put = application.decide(view, memory, resource.generation, now, same_cluster=True)
+    """Decide one round. If ``blocked``, change nothing at Ray: objects that the spec needs are missing."""
+    view = view_application(observed.serve.get(desired.address), desired, memory, resource.generation)
+    decision = decide_deploy(view, memory, resource.generation, now, same_cluster=True)
     if blocked:
-        # A put that is not done is no correction.
-        put = Put(None, memory.corrections, fight=False)
-    retried = not suspend and event_texts.retry_due(view, memory, now)
+        # A deploy that does not happen is no correction.
+        decision = DeployDecision(None, memory.corrections, drift_fight=False)
+    retried = not suspend and retry_due(view, memory, now)
     actions: list[Action] = []
     events: list[Event] = []
-    if place.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
-        # The finalizer precedes the first put. It is also set again if another client removed it.
+    if desired.mode is Mode.EXTERNAL and FINALIZER not in resource.finalizers:
+        # The finalizer precedes the first deploy. It is also set again if another client removed it.
         actions.append(SetFinalizer(True))
     if not blocked and suspend:
-        if view.ours and view.standing is not Standing.LEAVING:
-            actions.append(RemoveApplication(place.address, place.name))
+        if view.ours and view.sync is not SyncState.DELETING:
+            actions.append(RemoveApplication(desired.address, desired.name))
     elif not blocked:
-        put_actions, put_events = event_texts.put(place.address, place, view, put, retried=retried)
-        actions += put_actions
-        events += put_events
+        deploy_actions, deploy_events = event_texts.deploy(desired.address, desired, view, decision, retried=retried)
+        actions += deploy_actions
+        events += deploy_events
     return Outcome(
-        ray=_ray(place, view, memory, now),
-        wanted=view,
-        serving=view,
-        front=Front(address=place.address, ray_version=view.serve.ray_version if view.serve else ""),
+        ray=_ray(desired, view, memory, now),
+        target=view,
+        active=view,
+        cluster=ActiveCluster(address=desired.address, ray_version=view.serve.ray_version if view.serve else ""),
         actions=tuple(actions),
         events=tuple(events),
-        corrections=put.corrections,
-        fight=put.fight,
+        corrections=decision.corrections,
+        drift_fight=decision.drift_fight,
         retried=retried and not blocked,
         # An application of that name with another owner was never ours to stop.
-        stopped=suspend and view.standing in (Standing.MISSING, Standing.FOREIGN),
+        stopped=suspend and view.sync in (SyncState.MISSING, SyncState.FOREIGN),
     )
 
 
-def _ray(place: Place, view: Serving, memory: Memory, now: float) -> Verdict:
+def _ray(desired: DesiredApplication, view: ApplicationView, memory: Memory, now: float) -> Verdict:
     if view.serve is not None and view.serve.reach is not Reach.UNREACHABLE:
-        return event_texts.reached(view.serve.reach, view)
-    what = "Ray Serve" if place.mode is Mode.LOCAL else "Ray's dashboard"
-    said = f"{what} does not answer; {view.serve.message if view.serve is not None else ''}".rstrip("; ")
+        return ray_verdict.answering(view.serve.reach, view)
+    what = "Ray Serve" if desired.mode is Mode.LOCAL else "Ray's dashboard"
+    message = f"{what} does not answer; {view.serve.message if view.serve is not None else ''}".rstrip("; ")
     if memory.config_hash:
-        return event_texts.unreached(memory, said, now)
-    return conditions.no(Reason.UNREACHABLE, said)
+        return ray_verdict.silent(memory, message, now)
+    return conditions.no(Reason.UNREACHABLE, message)

@@ -8,10 +8,10 @@ from octavo_operator.model.observed import Cluster
 from octavo_operator.objects.raycluster import bounds, group_indexes, guarded, is_group
 
 
-def bound(
-    live: Cluster, wanted: Mapping[str, Counts], present: Mapping[str, int] | None, stopping: Mapping[str, int]
+def bounds_patch(
+    live: Cluster, desired: Mapping[str, Counts], present: Mapping[str, int] | None, stopping: Mapping[str, int]
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the JSON Patch that moves the groups' bounds towards ``wanted``; empty if they are right.
+    """Return the JSON Patch that moves the groups' bounds towards ``desired``; empty if they are right.
 
     ``present`` counts the replicas of each group that Serve still has, including stopping ones. It is None during a
     roll, or if Serve does not report them; then no bound falls. ``stopping`` counts the replicas that only end their
@@ -20,11 +20,11 @@ def bound(
     """
     operations: list[Mapping[str, Any]] = []
     groups = group_indexes(live.document.get("spec") or {})
-    for name, target in wanted.items():
+    for name, target in desired.items():
         if name in groups:
             index, group = groups[name]
-            there = None if present is None else present.get(name, 0)
-            changes = _changes(group, target, there, stopping.get(name, 0))
+            replicas_now = None if present is None else present.get(name, 0)
+            changes = _changes(group, target, replicas_now, stopping.get(name, 0))
             if changes:
                 path = f"/spec/workerGroupSpecs/{index}"
                 operations.append(is_group(index, name))
@@ -36,23 +36,23 @@ def bound(
 
 
 def _changes(group: Mapping[str, Any], target: Counts, present: int | None, stopping: int) -> dict[str, int]:
-    least, most = bounds(target)
-    most += stopping
-    old_least, old_most = int(group.get("minReplicas") or 0), int(group.get("maxReplicas") or 0)
+    minimum, maximum = bounds(target)
+    maximum += stopping
+    old_minimum, old_maximum = int(group.get("minReplicas") or 0), int(group.get("maxReplicas") or 0)
     replicas = int(group.get("replicas") or 0)
-    pods = min(max(replicas, old_least), old_most)
+    pods = min(max(replicas, old_minimum), old_maximum)
     """Number of pods that KubeRay runs now."""
     changes: dict[str, int] = {}
-    if least < old_least:
-        least = old_least if present is None else max(least, min(old_least, present))
-    if least < old_least and replicas < old_least:
+    if minimum < old_minimum:
+        minimum = old_minimum if present is None else max(minimum, min(old_minimum, present))
+    if minimum < old_minimum and replicas < old_minimum:
         # KubeRay would at once delete any pods above the lower minimum, busy ones too. With ``replicas`` in the patch
         # its count stays, and the autoscaler removes the idle pods by name.
-        changes["replicas"] = old_least
+        changes["replicas"] = old_minimum
     # A maximum below the pods that run would make KubeRay delete any of them.
-    most = max(most, least, pods) if present is not None else max(most, old_most)
-    if least != old_least:
-        changes["minReplicas"] = least
-    if most != old_most:
-        changes["maxReplicas"] = most
+    maximum = max(maximum, minimum, pods) if present is not None else max(maximum, old_maximum)
+    if minimum != old_minimum:
+        changes["minReplicas"] = minimum
+    if maximum != old_maximum:
+        changes["maxReplicas"] = maximum
     return changes

@@ -1,22 +1,44 @@
-"""Managed mode: a Ray cluster of the deployment's own, through KubeRay."""
+"""Managed mode: a Ray cluster of the deployment's own, through KubeRay.
+
+The Service selects the *active* cluster. The *target* is the cluster of the current spec, which
+``spec_hash`` identifies. ``clusters.assign_roles`` finds both. These are the cases of a round:
+
+1. **No cluster exists.** Create the token Secret, the target and the Service.
+2. **The target is active.** Revert external changes, move the bounds of the worker groups, deploy the application.
+3. **Another cluster is active, strategy NewCluster.** Create the target beside it and deploy there, with as many
+   engines as the active cluster has. Once the target can take over, the Service selects it, and the old one drains.
+4. **Another cluster is active, strategy InPlace.** Announce the interruption in one round. Then drain and delete the
+   active cluster, and create the target once the old one is gone.
+5. **The edit was reverted.** The active cluster is the target again, and the other cluster drains.
+6. **A cluster rejects the operator, because its token Secret was replaced.** Announce it, delete and create it again.
+7. **suspend.** Drain and delete all clusters, and the PodDisruptionBudget.
+8. **blocked**, since objects that the spec needs are missing or foreign. Change nothing, and report.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator.decide import application, event_texts
-from octavo_operator.decide.application import Put, Serving, Standing
-from octavo_operator.decide.clusters import Arrangement, arrange
-from octavo_operator.decide.groups import bound
-from octavo_operator.decide.outcome import Front, Outcome
-from octavo_operator.decide.stopping import stop
+from octavo_operator.decide import event_texts, ray_verdict
+from octavo_operator.decide.application import (
+    ApplicationView,
+    DeployDecision,
+    SyncState,
+    decide_deploy,
+    retry_due,
+    view_application,
+)
+from octavo_operator.decide.clusters import ClusterRoles, assign_roles
+from octavo_operator.decide.groups import bounds_patch
+from octavo_operator.decide.outcome import ActiveCluster, Outcome
+from octavo_operator.decide.stopping import stop_step
 from octavo_operator.model import conditions, names
 from octavo_operator.model.actions import Action, Apply, CreateSecret, Delete, Event, PatchCluster, PatchService
 from octavo_operator.model.conditions import Reason, Verdict
 from octavo_operator.model.defaults import Defaults
-from octavo_operator.model.desired import Place, counts, starting_with
+from octavo_operator.model.desired import DesiredApplication, counts, with_initial_engines
 from octavo_operator.model.memory import Memory, time_of
 from octavo_operator.model.observed import Cluster, Key, Observed, Reach, Resource
 from octavo_operator.model.spec_hash import spec_hash
@@ -26,20 +48,30 @@ KUBERAY_COMMAND = (
     "helm install kuberay-operator kuberay-operator --repo https://ray-project.github.io/kuberay-helm --version 1.5.0 "
     "--namespace kuberay-system --create-namespace"
 )
-_NOTHING = Serving(Standing.UNREACHED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Actions and events of a round, in order, while they are collected."""
+
+    actions: list[Action] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """One plan's view of the deployment's clusters."""
+    """Inputs of one round in managed mode; ``decide`` returns its outcome."""
 
     resource: Resource
     deployment: ServingDeployment
-    place: Place
+    """Spec of ``resource``, parsed."""
+    desired: DesiredApplication
     observed: Observed
     now: float
+    """Unix time."""
     defaults: Defaults
     memory: Memory
+    """Facts of the last status."""
 
     @property
     def key(self) -> Key:
@@ -50,255 +82,300 @@ class Managed:
         return spec_hash(self.deployment)
 
     @property
-    def wanted_name(self) -> str:
+    def target_name(self) -> str:
         return names.cluster(self.key, self.hash)
 
+    @property
+    def _suspend(self) -> bool:
+        return self.deployment.spec.suspend
+
     def decide(self, *, blocked: bool) -> Outcome:
-        """Decide one round. If ``blocked``, touch nothing: objects that the spec needs are missing or foreign."""
-        suspend = self.deployment.spec.suspend
-        service = self.observed.children.get(("Service", names.service(self.key)))
-        lost = {cluster.name for cluster in self.observed.clusters if self._locked_out(cluster)}
-        arrangement = arrange(
-            self.observed.clusters,
-            wanted_hash=self.hash,
-            wanted_name=self.wanted_name,
-            selected=children.selected_cluster(service) or self.memory.cluster,
-            strategy=self.deployment.spec.rollout.strategy,
-            suspend=suspend,
-            announced=self.memory.pending_hash == self.hash,
-            lost=lost,
-        )
-        target, active = arrangement.target, arrangement.active
-        wanted = self._view(target)
-        switch = target is not None and active is not None and target is not active and self._is_up(target, wanted)
-        front = target if switch else active
-        put = application.decide(
-            wanted,
+        """Decide one round. The cases are in the docstring of the module."""
+        roles = self._roles()
+        target, active = roles.target, roles.active
+        target_view = self._view(target)
+        switch = target is not None and target is not active and self._can_take_over(target, target_view)
+        next_active = target if switch else active
+        next_view = target_view if next_active is target else self._view(next_active)
+        decision = decide_deploy(
+            target_view,
             self.memory,
             self.resource.generation,
             self.now,
             same_cluster=target is not None and target is active and target.name == self.memory.cluster,
         )
-        retried = target is not None and event_texts.retry_due(wanted, self.memory, self.now)
-        actions: list[Action] = []
-        events: list[Event] = []
+        retried = target is not None and retry_due(target_view, self.memory, self.now)
+        steps = _Steps()
         draining: dict[str, float] = {}
         if not blocked:
-            if not suspend:
-                steps = self._serve(arrangement, wanted, put, retried=retried, front=front)
-                actions += steps[0]
-                events += steps[1]
-            actions += self._unwanted(self._view(front))
-            if arrangement.announce and active is not None:
-                again = event_texts.recreated(active.name, names.token_secret(self.key))
-                events.append(again if active.name in lost else event_texts.interrupts(active.name, self.wanted_name))
-            if switch and active is not None and target is not None:
-                events.append(event_texts.switched(active.name, target.name))
-            draining = self._stop(arrangement, actions)
+            if not self._suspend:
+                self._create_and_correct(roles, target_view, next_active, steps)
+                self._deploy(roles, target_view, decision, steps, retried=retried)
+            steps.actions.extend(self._obsolete_children(next_view))
+            steps.events.extend(self._announcements(roles, switch=switch))
+            draining = self._stop_clusters(roles, steps)
         return Outcome(
-            ray=self._ray(arrangement, wanted),
-            wanted=wanted,
-            serving=wanted if front is target else self._view(front),
-            front=self._front(front),
-            actions=tuple(actions),
-            events=tuple(events),
-            pending_hash="" if suspend or blocked or (target is not None and front is target) else self.hash,
+            ray=self._ray(roles, target_view),
+            target=target_view,
+            active=next_view,
+            cluster=self._active_cluster(next_active),
+            actions=tuple(steps.actions),
+            events=tuple(steps.events),
+            pending_hash="" if self._suspend or blocked or (target and next_active is target) else self.hash,
             draining=draining,
-            corrections=put.corrections,
-            fight=put.fight,
+            corrections=decision.corrections,
+            drift_fight=decision.drift_fight,
             retried=retried and not blocked,
-            stopped=suspend and not self.observed.clusters,
+            stopped=self._suspend and not self.observed.clusters,
         )
 
-    def _serve(
-        self, arrangement: Arrangement, wanted: Serving, put: Put, *, retried: bool, front: Cluster | None
-    ) -> tuple[list[Action], list[Event]]:
-        """Return the actions and events that create or correct the wanted cluster and put the application there."""
-        actions: list[Action] = []
-        events: list[Event] = []
-        target, place = arrangement.target, self.place
-        if ("Secret", names.token_secret(self.key)) not in self.observed.children:
-            actions.append(CreateSecret(children.token_secret(self.resource), (names.AUTH_TOKEN_KEY,)))
-        intended = raycluster.build(self.resource, self.deployment, place.application, self.hash, self.defaults, target)
-        if arrangement.create and self.observed.kuberay_installed:
-            actions.append(Apply(intended))
-            events.append(event_texts.cluster_created(self.wanted_name))
-        if target is not None:
-            if operations := raycluster.corrections(intended, target):
-                actions.append(PatchCluster(target.name, operations))
-                events.append(event_texts.child_corrected("RayCluster", target.name))
-            present = self._present(wanted)
-            groups = {
-                names.GATEWAY_GROUP: counts(place.application, GATEWAY),
-                names.ENGINE_GROUP: counts(place.application, ENGINE),
-            }
-            if operations := bound(target, groups, present, self._stopping(wanted)):
-                actions.append(PatchCluster(target.name, operations))
-        selects = front.name if front is not None else self.wanted_name
-        for intent in (
-            children.service(self.resource, self.deployment, selects),
-            self._budget(self._view(front)),
-            children.network_policy(self.resource, self.deployment, self.defaults),
-        ):
-            if intent is not None:
-                self._apply(intent, actions, events)
-        if target is not None:
-            if target is not arrangement.active and wanted.standing is Standing.MISSING:
-                place = self._beside(self._view(arrangement.active))
-            put_actions, put_events = event_texts.put(self._address(target), place, wanted, put, retried=retried)
-            actions += put_actions
-            events += put_events
-        return actions, events
+    # Clusters
 
-    def _beside(self, serving_now: Serving) -> Place:
-        """Return the place for a new cluster. It takes over the old one's load, so it starts with as many engines."""
-        if self.deployment.spec.autoscaling is None or serving_now.engines is None:
-            return self.place
-        return starting_with(self.place, serving_now.engines.target)
-
-    def _apply(self, intent: Mapping[str, Any], actions: list[Action], events: list[Event]) -> None:
-        kind, name = str(intent["kind"]), str(intent["metadata"]["name"])
-        live = self.observed.children.get((kind, name))
-        if children.is_right(intent, live):
-            return
-        if kind == "Service" and (operations := children.port_corrections(intent, live)):
-            actions.append(PatchService(name, operations))
-        actions.append(Apply(intent, "" if live is None else str(live["metadata"]["uid"])))
-        if live is not None and children.was_applied(intent, live):
-            events.append(event_texts.child_corrected(kind, name))
-
-    def _budget(self, serving_now: Serving) -> dict[str, Any] | None:
-        """Return the budget for the present number of engines, which under autoscaling only Serve knows."""
-        if self.deployment.spec.suspend:
-            return None
-        engines = counts(self.place.application, ENGINE)
-        live = self.observed.children.get(("PodDisruptionBudget", names.disruption_budget(self.key)))
-        if self.deployment.spec.autoscaling is None:
-            replicas = engines.least
-        elif serving_now.engines is not None:
-            replicas = max(engines.least, min(serving_now.engines.target, engines.most))
-        else:
-            replicas = max(engines.least, 0 if live is None else int(live["spec"].get("minAvailable", 0)) + 1)
-        return children.disruption_budget(self.resource, replicas)
-
-    def _unwanted(self, serving_now: Serving) -> list[Delete]:
-        """Return deletions of the objects that the spec no longer needs."""
-        unwanted = []
-        if self._budget(serving_now) is None:
-            unwanted.append(("policy/v1", "PodDisruptionBudget", names.disruption_budget(self.key)))
-        if not self.deployment.managed.network_policy:
-            unwanted.append(("networking.k8s.io/v1", "NetworkPolicy", names.network_policy(self.key)))
-        return [
-            Delete(version, kind, name, str(live["metadata"].get("uid", "")))
-            for version, kind, name in unwanted
-            if (live := self.observed.children.get((kind, name))) is not None
-        ]
-
-    def _stop(self, arrangement: Arrangement, actions: list[Action]) -> dict[str, float]:
-        """Add the actions that stop unwanted clusters; return which clusters drain, with the time of the start."""
-        draining: dict[str, float] = {}
-        for cluster in arrangement.stop:
-            since = self.memory.draining.get(cluster.name, self.now)
-            step = stop(
-                cluster,
-                self._view(cluster),
-                self.place,
-                self._address(cluster),
-                waited=self.now - since,
-                drain_seconds=self.deployment.spec.rollout.drain_seconds,
-                settle=cluster is not arrangement.active,
-                # A cluster that refuses the operator's token cannot be drained, however long the operator waits.
-                served=not self._locked_out(cluster)
-                and (
-                    cluster.name in self.memory.draining
-                    or (cluster.name == self.memory.cluster and bool(self.memory.config_hash))
-                ),
-            )
-            actions += step.actions
-            if step.draining:
-                draining[cluster.name] = since
-        return draining
-
-    def _is_up(self, target: Cluster, view: Serving) -> bool:
-        """Return True if the new cluster can take all traffic at once: all replicas run, and its pods are ready."""
-        engines, gateways = view.engines, view.gateways
-        if not view.settled or engines is None or gateways is None:
-            return False
-        application = self.place.application
-        least = max(counts(application, ENGINE).least, engines.target)
-        many = counts(application, GATEWAY).least
-        ready = int((target.document.get("status") or {}).get("readyWorkerReplicas") or 0)
-        return engines.running >= least and gateways.running >= many and ready >= least + many
-
-    def _present(self, view: Serving) -> Mapping[str, int] | None:
-        if not view.settled or view.engines is None or view.gateways is None:
-            return None
-        return {
-            names.ENGINE_GROUP: len(view.engines.replicas),
-            names.GATEWAY_GROUP: len(view.gateways.replicas),
-        }
-
-    def _stopping(self, view: Serving) -> Mapping[str, int]:
-        groups = ((names.ENGINE_GROUP, view.engines), (names.GATEWAY_GROUP, view.gateways))
-        return {
-            name: sum(replica.state == "STOPPING" for replica in deployment.replicas)
-            for name, deployment in groups
-            if deployment is not None
-        }
-
-    def _ray(self, arrangement: Arrangement, wanted: Serving) -> Verdict:
-        if self.deployment.spec.suspend:
-            gone = not self.observed.clusters
-            return conditions.no(Reason.SUSPENDED if gone else Reason.SUSPENDING)
-        if not self.observed.kuberay_installed:
-            return conditions.no(
-                Reason.KUBERAY_NOT_INSTALLED, f"Kubernetes knows no RayCluster; install KubeRay: {KUBERAY_COMMAND}"
-            )
-        target = arrangement.target
-        if target is None:
-            going = [cluster.name for cluster in self.observed.clusters]
-            waits = arrangement.stop or any(cluster.deleting for cluster in self.observed.clusters)
-            said = f"waits until RayCluster {going[0]} is gone" if going and waits else "is being created"
-            return conditions.no(Reason.RAY_CLUSTER_PENDING, f"RayCluster {self.wanted_name} {said}")
-        reach = wanted.serve.reach if wanted.serve is not None else Reach.UNREACHABLE
-        if target.head_ready and reach is Reach.AUTH_FAILED:
-            secret = names.token_secret(self.key)
-            return conditions.no(
-                Reason.AUTH_FAILED,
-                f"RayCluster {target.name} does not accept the token in Secret {secret}, which was changed: restore "
-                f"the old token, or delete Secret {secret}, and the operator creates a new cluster with a new token",
-            )
-        if target.head_ready and reach is not Reach.UNREACHABLE:
-            return event_texts.reached(reach, wanted)
-        said = target.message or (wanted.serve.message if wanted.serve is not None else "")
-        if target.name == self.memory.cluster and self.memory.config_hash:
-            answers = f"the head of RayCluster {target.name} does not answer; {said}".rstrip("; ")
-            return event_texts.unreached(self.memory, answers, self.now)
-        return conditions.no(
-            Reason.HEAD_NOT_READY, f"the head of RayCluster {target.name} is not ready; {said}".rstrip("; ")
+    def _roles(self) -> ClusterRoles:
+        service = self.observed.children.get(("Service", names.service(self.key)))
+        return assign_roles(
+            self.observed.clusters,
+            desired_hash=self.hash,
+            desired_name=self.target_name,
+            selected=children.selected_cluster(service) or self.memory.cluster,
+            strategy=self.deployment.spec.rollout.strategy,
+            suspend=self._suspend,
+            announced=self.memory.pending_hash == self.hash,
+            locked_out={cluster.name for cluster in self.observed.clusters if self._locked_out(cluster)},
         )
 
     def _locked_out(self, cluster: Cluster) -> bool:
-        """Return True if the token is lost: the Secret of the cluster's pods was deleted, and this Secret is another
-        one."""
+        """Return True if the cluster's token is lost, because its Secret was deleted and replaced.
+
+        The pods of the cluster have the value of the old Secret.
+        """
         answer = self.observed.serve.get(self._address(cluster))
         secret = self.observed.children.get(("Secret", names.token_secret(self.key)))
         if secret is None or answer is None or answer.reach is not Reach.AUTH_FAILED:
             return False
-        made = time_of(secret["metadata"].get("creationTimestamp"))
-        return made is not None and made > cluster.created_at
+        secret_created_at = time_of(secret["metadata"].get("creationTimestamp"))
+        return secret_created_at is not None and secret_created_at > cluster.created_at
 
-    def _view(self, cluster: Cluster | None) -> Serving:
+    def _can_take_over(self, target: Cluster, view: ApplicationView) -> bool:
+        """Return True if the target can take all traffic at once: all replicas run, and its pods are ready."""
+        engines, gateways = view.engines, view.gateways
+        if not view.settled or engines is None or gateways is None:
+            return False
+        needed_engines = max(counts(self.desired.config, ENGINE).minimum, engines.target)
+        needed_gateways = counts(self.desired.config, GATEWAY).minimum
+        ready_pods = int((target.document.get("status") or {}).get("readyWorkerReplicas") or 0)
+        return (
+            engines.running >= needed_engines
+            and gateways.running >= needed_gateways
+            and ready_pods >= needed_engines + needed_gateways
+        )
+
+    def _announcements(self, roles: ClusterRoles, *, switch: bool) -> list[Event]:
+        events: list[Event] = []
+        active, target = roles.active, roles.target
+        if roles.announce and active is not None:
+            if self._locked_out(active):
+                events.append(event_texts.recreation(active.name, names.token_secret(self.key)))
+            else:
+                events.append(event_texts.interruption(active.name, self.target_name))
+        if switch and active is not None and target is not None:
+            events.append(event_texts.traffic_switched(active.name, target.name))
+        return events
+
+    def _stop_clusters(self, roles: ClusterRoles, steps: _Steps) -> dict[str, float]:
+        """Add the actions that stop clusters; return which clusters drain, with the Unix time of the start."""
+        draining: dict[str, float] = {}
+        for cluster in roles.stop:
+            since = self.memory.draining.get(cluster.name, self.now)
+            deployed_to = cluster.name == self.memory.cluster and bool(self.memory.config_hash)
+            step = stop_step(
+                cluster,
+                self._view(cluster),
+                self.desired,
+                self._address(cluster),
+                waited=self.now - since,
+                drain_seconds=self.deployment.spec.rollout.drain_seconds,
+                settle=cluster is not roles.active,
+                # A cluster that rejects the operator's token cannot be drained, however long the operator waits.
+                may_have_streams=not self._locked_out(cluster)
+                and (cluster.name in self.memory.draining or deployed_to),
+            )
+            steps.actions.extend(step.actions)
+            if step.draining:
+                draining[cluster.name] = since
+        return draining
+
+    # Objects
+
+    def _create_and_correct(
+        self, roles: ClusterRoles, target_view: ApplicationView, next_active: Cluster | None, steps: _Steps
+    ) -> None:
+        """Add the steps that create missing objects and revert external changes of present ones."""
+        target = roles.target
+        if ("Secret", names.token_secret(self.key)) not in self.observed.children:
+            steps.actions.append(CreateSecret(children.token_secret(self.resource), (names.AUTH_TOKEN_KEY,)))
+        intended = raycluster.build_raycluster(
+            self.resource, self.deployment, self.desired.config, self.hash, self.defaults, target
+        )
+        if roles.create and self.observed.kuberay_installed:
+            steps.actions.append(Apply(intended))
+            steps.events.append(event_texts.cluster_created(self.target_name))
+        if target is not None:
+            if operations := raycluster.corrections(intended, target):
+                steps.actions.append(PatchCluster(target.name, operations))
+                steps.events.append(event_texts.child_corrected("RayCluster", target.name))
+            groups = {
+                names.GATEWAY_GROUP: counts(self.desired.config, GATEWAY),
+                names.ENGINE_GROUP: counts(self.desired.config, ENGINE),
+            }
+            patch = bounds_patch(target, groups, _replica_counts(target_view), _stopping_counts(target_view))
+            if patch:
+                steps.actions.append(PatchCluster(target.name, patch))
+        selected = next_active.name if next_active is not None else self.target_name
+        for intended_child in (
+            children.service(self.resource, self.deployment, selected),
+            self._budget(self._view(next_active)),
+            children.network_policy(self.resource, self.deployment, self.defaults),
+        ):
+            if intended_child is not None:
+                self._apply_child(intended_child, steps)
+
+    def _apply_child(self, intended: Mapping[str, Any], steps: _Steps) -> None:
+        kind, name = str(intended["kind"]), str(intended["metadata"]["name"])
+        live = self.observed.children.get((kind, name))
+        if children.matches_intended(intended, live):
+            return
+        if kind == "Service" and (operations := children.port_corrections(intended, live)):
+            steps.actions.append(PatchService(name, operations))
+        steps.actions.append(Apply(intended, "" if live is None else str(live["metadata"]["uid"])))
+        if live is not None and children.was_applied(intended, live):
+            steps.events.append(event_texts.child_corrected(kind, name))
+
+    def _budget(self, active_view: ApplicationView) -> dict[str, Any] | None:
+        """Return the budget for the present number of engines, which under autoscaling only Serve knows."""
+        if self._suspend:
+            return None
+        engines = counts(self.desired.config, ENGINE)
+        live = self.observed.children.get(("PodDisruptionBudget", names.disruption_budget(self.key)))
+        if self.deployment.spec.autoscaling is None:
+            replicas = engines.minimum
+        elif active_view.engines is not None:
+            replicas = max(engines.minimum, min(active_view.engines.target, engines.maximum))
+        else:
+            replicas = max(engines.minimum, 0 if live is None else int(live["spec"].get("minAvailable", 0)) + 1)
+        return children.disruption_budget(self.resource, replicas)
+
+    def _obsolete_children(self, active_view: ApplicationView) -> list[Delete]:
+        """Return deletions of the objects that the spec no longer needs."""
+        obsolete = []
+        if self._budget(active_view) is None:
+            obsolete.append(("policy/v1", "PodDisruptionBudget", names.disruption_budget(self.key)))
+        if not self.deployment.managed.network_policy:
+            obsolete.append(("networking.k8s.io/v1", "NetworkPolicy", names.network_policy(self.key)))
+        return [
+            Delete(version, kind, name, str(live["metadata"].get("uid", "")))
+            for version, kind, name in obsolete
+            if (live := self.observed.children.get((kind, name))) is not None
+        ]
+
+    # The application
+
+    def _deploy(
+        self,
+        roles: ClusterRoles,
+        target_view: ApplicationView,
+        decision: DeployDecision,
+        steps: _Steps,
+        *,
+        retried: bool,
+    ) -> None:
+        """Add the steps that deploy the application to the target."""
+        target, desired = roles.target, self.desired
+        if target is None:
+            return
+        if target is not roles.active and target_view.sync is SyncState.MISSING:
+            desired = self._with_active_engines(self._view(roles.active))
+        actions, events = event_texts.deploy(self._address(target), desired, target_view, decision, retried=retried)
+        steps.actions.extend(actions)
+        steps.events.extend(events)
+
+    def _with_active_engines(self, active_view: ApplicationView) -> DesiredApplication:
+        """Return the application for a new cluster.
+
+        It takes over the load of the active cluster, so it starts with as many engines.
+        """
+        if self.deployment.spec.autoscaling is None or active_view.engines is None:
+            return self.desired
+        return with_initial_engines(self.desired, active_view.engines.target)
+
+    def _view(self, cluster: Cluster | None) -> ApplicationView:
         if cluster is None:
-            return _NOTHING
+            return ApplicationView(SyncState.UNKNOWN)
         answer = self.observed.serve.get(self._address(cluster))
-        return application.look(answer, self.place, self.memory, self.resource.generation)
+        return view_application(answer, self.desired, self.memory, self.resource.generation)
+
+    # The report
+
+    def _ray(self, roles: ClusterRoles, target_view: ApplicationView) -> Verdict:
+        """Return the verdict of the condition ``RayClusterReady``."""
+        if self._suspend:
+            return conditions.no(Reason.SUSPENDING if self.observed.clusters else Reason.SUSPENDED)
+        if not self.observed.kuberay_installed:
+            return conditions.no(
+                Reason.KUBERAY_NOT_INSTALLED, f"Kubernetes knows no RayCluster; install KubeRay: {KUBERAY_COMMAND}"
+            )
+        if roles.target is None:
+            return conditions.no(
+                Reason.RAY_CLUSTER_PENDING, f"RayCluster {self.target_name} {self._pending_message(roles)}"
+            )
+        return self._head(roles.target, target_view)
+
+    def _pending_message(self, roles: ClusterRoles) -> str:
+        present = self.observed.clusters
+        if present and (roles.stop or any(cluster.deleting for cluster in present)):
+            return f"waits until RayCluster {present[0].name} is gone"
+        return "is being created"
+
+    def _head(self, target: Cluster, view: ApplicationView) -> Verdict:
+        reach = view.serve.reach if view.serve is not None else Reach.UNREACHABLE
+        if target.head_ready and reach is Reach.AUTH_FAILED:
+            secret = names.token_secret(self.key)
+            return conditions.no(
+                Reason.AUTH_FAILED,
+                f"RayCluster {target.name} rejects the token in Secret {secret}, which was changed: restore the old "
+                f"token, or delete Secret {secret}, and the operator creates a new cluster with a new token",
+            )
+        if target.head_ready and reach is not Reach.UNREACHABLE:
+            return ray_verdict.answering(reach, view)
+        detail = target.message or (view.serve.message if view.serve is not None else "")
+        if target.name == self.memory.cluster and self.memory.config_hash:
+            message = f"the head of RayCluster {target.name} does not answer; {detail}".rstrip("; ")
+            return ray_verdict.silent(self.memory, message, self.now)
+        return conditions.no(
+            Reason.HEAD_NOT_READY, f"the head of RayCluster {target.name} is not ready; {detail}".rstrip("; ")
+        )
+
+    def _active_cluster(self, cluster: Cluster | None) -> ActiveCluster:
+        if cluster is None:
+            return ActiveCluster()
+        version = str((cluster.document.get("spec") or {}).get("rayVersion") or "")
+        return ActiveCluster(cluster.name, self._address(cluster), cluster.spec_hash, cluster.image, version)
 
     def _address(self, cluster: Cluster) -> str:
         return self.defaults.dashboard_of(self.key, cluster.name)
 
-    def _front(self, cluster: Cluster | None) -> Front:
-        if cluster is None:
-            return Front()
-        version = str((cluster.document.get("spec") or {}).get("rayVersion") or "")
-        return Front(cluster.name, self._address(cluster), cluster.spec_hash, cluster.image, version)
+
+def _replica_counts(view: ApplicationView) -> Mapping[str, int] | None:
+    """Return the replicas of each worker group, stopping ones too; None during a roll, or if Serve reports none."""
+    if not view.settled or view.engines is None or view.gateways is None:
+        return None
+    return {names.ENGINE_GROUP: len(view.engines.replicas), names.GATEWAY_GROUP: len(view.gateways.replicas)}
+
+
+def _stopping_counts(view: ApplicationView) -> Mapping[str, int]:
+    groups = ((names.ENGINE_GROUP, view.engines), (names.GATEWAY_GROUP, view.gateways))
+    return {
+        name: sum(replica.state == "STOPPING" for replica in deployment.replicas)
+        for name, deployment in groups
+        if deployment is not None
+    }

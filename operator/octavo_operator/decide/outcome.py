@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from octavo_operator.decide.application import Serving
+from octavo_operator.decide.application import ApplicationView
 from octavo_operator.model.actions import Action, Event
 from octavo_operator.model.conditions import Verdict
 
-DEPLOY_RETRY_S = 300.0
-
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """The Ray cluster that answers requests, as the status names it; empty if there is none."""
+class ActiveCluster:
+    """The Ray cluster that receives the requests, as the status names it. All fields are empty if there is none."""
 
     name: str = ""
+    """Name of the RayCluster, empty in external mode."""
     address: str = ""
+    """Address of the dashboard."""
     spec_hash: str = ""
     image: str = ""
     ray_version: str = ""
@@ -25,20 +25,27 @@ class Front:
 class Outcome:
     """Decisions of one round.
 
-    ``wanted`` is our application in the current generation's cluster. ``serving`` is our application in the cluster
-    that answers now. They are most often the same.
+    ``target`` and ``active`` are the same object, except while a new cluster starts beside the old one.
     """
 
     ray: Verdict
-    wanted: Serving
-    serving: Serving
-    front: Front = Front()
+    """Verdict of the condition ``RayClusterReady``."""
+    target: ApplicationView
+    """Our application in the cluster of the current generation."""
+    active: ApplicationView
+    """Our application in the cluster that receives requests after this round."""
+    cluster: ActiveCluster = ActiveCluster()
+    """The cluster of ``active``."""
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     pending_hash: str = ""
+    """Spec hash of the cluster that is to replace the active one, empty if none is."""
     draining: Mapping[str, float] = field(default_factory=dict)
+    """Clusters that end their streams before deletion, with the Unix time at which their stop began."""
     corrections: tuple[float, ...] = ()
-    fight: bool = False
+    """Unix times of recent corrections of another client's configuration."""
+    drift_fight: bool = False
+    """True if another client changes the application as often as the operator reverts it."""
     retried: bool = False
     """True if a failed deployment is retried."""
     stopped: bool = False
@@ -46,5 +53,5 @@ class Outcome:
 
     @property
     def switched(self) -> bool:
-        """Return True if the cluster that answers is the current generation's."""
-        return self.wanted is self.serving
+        """Return True if the active cluster is the current generation's."""
+        return self.target is self.active

@@ -106,5 +106,5 @@ class HttpApi:
         try:
             answer = json.loads(data) if data else {}
         except ValueError:
-            raise Unavailable(f"{method} {path}: the answer is no JSON") from None
+            raise Unavailable(f"{method} {path}: the answer is not JSON") from None
         return answer if isinstance(answer, dict) else {}

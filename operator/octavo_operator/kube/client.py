@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo_operator.kube.api import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Api
 from octavo_operator.kube.errors import Conflict, Forbidden, KindMissing, NamespaceTerminating, NotFound, Rejected
-from octavo_operator.kube.gather import together
+from octavo_operator.kube.gather import gather_all
 from octavo_operator.kube.written_kinds import kind_of, kind_of_document
 from octavo_operator.model import kinds, names
 from octavo_operator.model.actions import Delete, PatchCluster, PatchService
@@ -66,8 +66,8 @@ class Kube:
                 query = {"limit": str(_PAGE), "continue": token}
         return tuple(found)
 
-    async def served(self, kind: Kind) -> bool:
-        """Return True if the API server knows the kind now."""
+    async def kind_installed(self, kind: Kind) -> bool:
+        """Return True if the API server knows the kind."""
         try:
             answer = await self._api.call("GET", kind.root)
         except (KindMissing, NotFound):
@@ -76,9 +76,9 @@ class Kube:
 
     async def list_children(self, key: Key) -> Children:
         """List the children of ``key`` by label. Read its token Secret by name, which needs no list right."""
-        clusters, token, *listed = await together(
+        clusters, token, *listed = await gather_all(
             self._list_clusters(key),
-            self.secret(key.namespace, names.token_secret(key)),
+            self.get_secret(key.namespace, names.token_secret(key)),
             *(self._list(kind, key) for kind in kinds.LISTED_CHILDREN),
         )
         objects = {
@@ -102,7 +102,7 @@ class Kube:
         }
         return len(ready)
 
-    async def secret(self, namespace: str, name: str) -> dict[str, Any] | None:
+    async def get_secret(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return a Secret's metadata and its ``keys``, sorted, without values; None if it does not exist."""
         document = await self._get(kinds.SECRET, namespace, name)
         if document is None:
@@ -111,7 +111,7 @@ class Kube:
         kind = {"apiVersion": kinds.SECRET.api_version, "kind": kinds.SECRET.kind}
         return {**kind, "metadata": _trimmed(document)["metadata"], "type": document.get("type"), "keys": keys}
 
-    async def secret_value(self, namespace: str, name: str, key: str) -> bytes | None:
+    async def get_secret_value(self, namespace: str, name: str, key: str) -> bytes | None:
         """Return one value, None if the Secret or the key does not exist. Pass the value only to its place of use."""
         document = await self._get(kinds.SECRET, namespace, name)
         value = ((document or {}).get("data") or {}).get(key)
@@ -123,10 +123,10 @@ class Kube:
     async def claim_exists(self, namespace: str, name: str) -> bool:
         return await self._get(kinds.CLAIM, namespace, name) is not None
 
-    async def child(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
+    async def get_child(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Return an object of any owner, a Secret without its values; None if it, or its kind, does not exist."""
         if kind == kinds.SECRET:
-            return await self.secret(namespace, name)
+            return await self.get_secret(namespace, name)
         try:
             found = await self._get(kind, namespace, name)
         except KindMissing:
@@ -136,8 +136,8 @@ class Kube:
     async def apply(self, namespace: str, document: Mapping[str, Any], uid: str = "") -> None:
         """Create the object, or apply it whole to the object of ``uid``; other owners' fields stay.
 
-        Raise ``Conflict`` if another object has the name. The operator forces nothing on an object that it has not seen
-        to be its own.
+        Raise ``Conflict`` if another object has the name. The operator forces no fields on an
+        object that it has not observed as its own.
         """
         kind, metadata = kind_of_document(document), document["metadata"]
         if not uid:
@@ -197,7 +197,7 @@ class Kube:
             return None
         return None if updated.deleted_at is not None and not updated.finalizers else updated
 
-    async def namespace_ends(self, namespace: str) -> bool:
+    async def namespace_terminating(self, namespace: str) -> bool:
         """Return True if no object can be created in a namespace any more.
 
         The request is a dry run that creates nothing, so the operator needs no right on the namespace itself.

@@ -1,4 +1,4 @@
-"""Errors of the Kubernetes API server, as the operator distinguishes them: one small hierarchy, plain words."""
+"""Errors of the Kubernetes API server, as the operator distinguishes them."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _MESSAGE_LENGTH = 512
 
 
 class KubeError(Exception):
-    """Failure of a call to the API server. ``message`` names the call and has the server's words."""
+    """Failure of a call to the API server. ``message`` names the call and quotes the server."""
 
     reason = "ApiError"
 
@@ -69,8 +69,8 @@ def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) ->
     details = answer.get("details") or {}
     listed = [cause for cause in details.get("causes") or () if isinstance(cause, dict)]
     causes, fields = {cause.get("reason") for cause in listed}, {cause.get("field") for cause in listed}
-    said = str(answer.get("message") or "no reason given")[:_MESSAGE_LENGTH]
-    message = f"{call}: {status}: {said}"
+    text = str(answer.get("message") or "no reason given")[:_MESSAGE_LENGTH]
+    message = f"{call}: {status}: {text}"
     match status:
         case 403 | 409 if "NamespaceTerminating" in causes:
             return NamespaceTerminating(message)
@@ -88,11 +88,11 @@ def error_of(call: str, status: int, headers: Mapping[str, str], body: bytes) ->
         case 422 if "metadata.uid" in fields:
             return Conflict(message)
         case 429:
-            return TooManyRequests(message, retry_after=_seconds(headers, details))
+            return TooManyRequests(message, retry_after=_retry_after(headers, details))
         case 400 | 405 | 413 | 415 | 422:
             return Rejected(message)
         case _:
-            return Unavailable(message, retry_after=_seconds(headers, details))
+            return Unavailable(message, retry_after=_retry_after(headers, details))
 
 
 def _status(body: bytes) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _status(body: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) and answer.get("kind") == "Status" else {}
 
 
-def _seconds(headers: Mapping[str, str], details: Mapping[str, Any]) -> float | None:
+def _retry_after(headers: Mapping[str, str], details: Mapping[str, Any]) -> float | None:
     value = headers.get("Retry-After") or details.get("retryAfterSeconds")
     try:
         return max(0.0, float(value)) if value is not None else None

@@ -12,11 +12,11 @@ from octavo_operator.model.observed import Resource
 
 WINDOW_S = 600.0
 _MESSAGE_LENGTH = 1024
-_MOST_REMEMBERED = 4096
+_MAX_REMEMBERED = 4096
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Repeats:
     first: float
     last: float
     count: int
@@ -28,7 +28,7 @@ class EventLog:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         """Unix time."""
-        self._seen: dict[tuple[str, Event], _Seen] = {}
+        self._repeats: dict[tuple[str, Event], _Repeats] = {}
 
     def document(self, resource: Resource, event: Event) -> dict[str, Any]:
         """Count ``event`` and return the core/v1 Event to apply, the same object for a repeat.
@@ -37,13 +37,13 @@ class EventLog:
         read Events.
         """
         now = self._now()
-        seen = self._seen.get((resource.uid, event))
-        if seen is None or now - seen.first >= WINDOW_S:
+        repeats = self._repeats.get((resource.uid, event))
+        if repeats is None or now - repeats.first >= WINDOW_S:
             self._forget(now)
-            seen = self._seen[resource.uid, event] = _Seen(first=now, last=now, count=0)
-        seen.last = now
-        seen.count += 1
-        identity = "\0".join((resource.uid, event.type, event.reason, event.message, repr(seen.first)))
+            repeats = self._repeats[resource.uid, event] = _Repeats(first=now, last=now, count=0)
+        repeats.last = now
+        repeats.count += 1
+        identity = "\0".join((resource.uid, event.type, event.reason, event.message, repr(repeats.first)))
         return {
             "apiVersion": kinds.EVENT.api_version,
             "kind": kinds.EVENT.kind,
@@ -63,18 +63,18 @@ class EventLog:
             "message": event.message[:_MESSAGE_LENGTH],
             "source": {"component": names.FIELD_MANAGER},
             "reportingComponent": names.FIELD_MANAGER,
-            "firstTimestamp": _rfc3339(seen.first),
-            "lastTimestamp": _rfc3339(seen.last),
-            "count": seen.count,
+            "firstTimestamp": _rfc3339(repeats.first),
+            "lastTimestamp": _rfc3339(repeats.last),
+            "count": repeats.count,
         }
 
     def _forget(self, now: float) -> None:
-        if len(self._seen) >= _MOST_REMEMBERED:
-            old = sorted(self._seen, key=lambda key: self._seen[key].first)[: _MOST_REMEMBERED // 2]
+        if len(self._repeats) >= _MAX_REMEMBERED:
+            old = sorted(self._repeats, key=lambda key: self._repeats[key].first)[: _MAX_REMEMBERED // 2]
             for key in old:
-                del self._seen[key]
-        for key in [key for key, seen in self._seen.items() if now - seen.first >= WINDOW_S]:
-            del self._seen[key]
+                del self._repeats[key]
+        for key in [key for key, repeats in self._repeats.items() if now - repeats.first >= WINDOW_S]:
+            del self._repeats[key]
 
 
 def _rfc3339(seconds: float) -> str:

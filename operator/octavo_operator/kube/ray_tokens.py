@@ -34,7 +34,7 @@ def external_ray(resource: Resource) -> ExternalRay | None:
 
 
 class RayTokens:
-    """Reader of Ray tokens, at each use.
+    """Reader of Ray tokens. It reads the Secret again at each use.
 
     It remembers the last token of an external Ray for the deployment's own deletion. Kubernetes deletes the Secrets of
     a deleted namespace in any order. The token goes only to that address and is written nowhere. A restart forgets it.
@@ -45,7 +45,7 @@ class RayTokens:
         self._last: dict[Key, tuple[str, ExternalRay, str]] = {}
         """Last token by deployment, with the deployment's uid and the Ray of the token."""
 
-    async def of(self, resource: Resource) -> str | None:
+    async def token_for(self, resource: Resource) -> str | None:
         """Return the token of the deployment's Ray, None if the Ray needs none or none exists."""
         key, external = resource.key, external_ray(resource)
         if external is None:
@@ -64,14 +64,14 @@ class RayTokens:
         self._last.pop(key, None)
 
     async def _read(self, key: Key, secret: str, value: str) -> str | None:
-        found = await self._kube.secret_value(key.namespace, secret, value)
+        found = await self._kube.get_secret_value(key.namespace, secret, value)
         return None if found is None else _header_value(found)
 
 
 def _header_value(value: bytes) -> str | None:
     """Return the token without white space around it, None if no HTTP header can carry it.
 
-    A line break at its end is the commonest slip.
+    The most common mistake is a line break at its end.
     """
     try:
         text = value.decode("ascii").strip()

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 BASE_S, CAP_S = 1.0, 60.0
 """Seconds. The cap is short: a look is cheap, and chance failures must not leave a deployment alone for long."""
-_MOST_DOUBLINGS = 16
+_MAX_DOUBLINGS = 16
 
 
 class Backoff:
@@ -24,7 +24,7 @@ class Backoff:
         """Count a failure of ``key`` and return the seconds to wait."""
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
-        return self._rng.uniform(0, min(self._cap, self._base * 2 ** min(failures, _MOST_DOUBLINGS)))
+        return self._rng.uniform(0, min(self._cap, self._base * 2 ** min(failures, _MAX_DOUBLINGS)))
 
     def reset(self, key: Hashable) -> None:
         self._failures.pop(key, None)

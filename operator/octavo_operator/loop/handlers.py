@@ -1,4 +1,4 @@
-"""Handlers of kopf, whose watches feed the queue. kopf stores no finalizer, annotation or status on any object."""
+"""Handlers of kopf. Its watches feed the queue; it writes no finalizer, annotation or status to any object."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import kopf
 from kubernetes.aio.client.rest import RESTClientObject
 
 from octavo_operator.kube.api import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, load_configuration
-from octavo_operator.loop.watch_ages import Watches, session
+from octavo_operator.loop.watch_ages import WatchAges, recording_session
 from octavo_operator.model import kinds, names
 from octavo_operator.model.kinds import Kind
 from octavo_operator.model.observed import Key
@@ -32,7 +32,7 @@ class WatchTimes:
     error_backoffs: tuple[float, ...] = (1, 1, 2, 3, 5, 8, 13, 21)
 
 
-def settings(times: WatchTimes) -> kopf.OperatorSettings:
+def kopf_settings(times: WatchTimes) -> kopf.OperatorSettings:
     chosen = kopf.OperatorSettings()
     chosen.watching.server_timeout = times.server_timeout
     chosen.watching.client_timeout = times.client_timeout
@@ -41,14 +41,14 @@ def settings(times: WatchTimes) -> kopf.OperatorSettings:
     chosen.watching.reconnect_backoff = times.reconnect_backoff
     chosen.watching.chunk_size = 500
     for kind in WATCHED_CHILDREN:
-        # The API server filters: foreign objects cost neither memory nor a look.
+        # The API server filters, so foreign objects cost neither memory nor a reconcile.
         chosen.watching.label_selectors[kind.group, kind.plural] = names.DEPLOYMENT_LABEL
     chosen.networking.request_timeout = REQUEST_TIMEOUT_S
     chosen.networking.connect_timeout = CONNECT_TIMEOUT_S
     chosen.networking.error_backoffs = times.error_backoffs
     chosen.queueing.worker_limit = 50
     chosen.queueing.exit_timeout = 0.1
-    # The supervisor sees a kind that comes or goes, so the operator needs no right to read all kinds and namespaces.
+    # ``main`` detects newly installed kinds, so the operator needs no right to read all kinds and namespaces.
     chosen.scanning.disabled = True
     chosen.peering.standalone = True
     chosen.posting.enabled = False
@@ -58,34 +58,37 @@ def settings(times: WatchTimes) -> kopf.OperatorSettings:
     return chosen
 
 
-def watch_names(kinds_served: Sequence[Kind], namespaces: Sequence[str]) -> list[str]:
-    """Return the names of kopf's watches, as ``Watches`` has them."""
+def watch_names(installed: Sequence[Kind], namespaces: Sequence[str]) -> list[str]:
+    """Return the names of kopf's watches, as ``WatchAges`` has them."""
     if not namespaces:
-        return [kind.plural for kind in kinds_served]
-    return [f"{kind.plural}/{namespace}" for kind in kinds_served for namespace in namespaces]
+        return [kind.plural for kind in installed]
+    return [f"{kind.plural}/{namespace}" for kind in installed for namespace in namespaces]
 
 
-def registry(
-    kinds_served: Sequence[Kind], changed: Callable[[Key], None], own: Callable[[Key, str], bool], watches: Watches
+def build_registry(
+    installed: Sequence[Kind],
+    changed: Callable[[Key], None],
+    is_own_write: Callable[[Key, str], bool],
+    watches: WatchAges,
 ) -> kopf.OperatorRegistry:
-    """Return handlers that call ``changed`` for every event, except for the operator's ``own`` status writes."""
+    """Return handlers that call ``changed`` for every event, except for the operator's own status writes."""
     found = kopf.OperatorRegistry()
 
     async def resource_event(
         *, meta: Mapping[str, Any], namespace: str | None, name: str, type: str | None, **_: Any
     ) -> None:
         key = Key(namespace or "", name)
-        if type != "MODIFIED" or not own(key, str(meta.get("resourceVersion"))):
+        if type != "MODIFIED" or not is_own_write(key, str(meta.get("resourceVersion"))):
             changed(key)
 
     async def child_event(*, labels: Mapping[str, str], namespace: str | None, **_: Any) -> None:
         changed(Key(namespace or "", labels[names.DEPLOYMENT_LABEL]))
 
     async def login(**_: Any) -> kopf.AiohttpSession:
-        return await _session(watches)
+        return await _login_session(watches)
 
     kopf.on.login(registry=found)(login)
-    for kind in kinds_served:
+    for kind in installed:
         if kind == kinds.SERVING_DEPLOYMENT:
             kopf.on.event(kind.group, kind.version, kind.plural, registry=found)(resource_event)
         else:
@@ -94,7 +97,7 @@ def registry(
     return found
 
 
-async def _session(watches: Watches) -> kopf.AiohttpSession:
+async def _login_session(watches: WatchAges) -> kopf.AiohttpSession:
     """Log kopf in with the same configuration as the rest of the operator, read again."""
     configuration = await load_configuration()
     ssl_context = RESTClientObject(configuration).ssl_context
@@ -106,5 +109,5 @@ async def _session(watches: Watches) -> kopf.AiohttpSession:
     return kopf.AiohttpSession(
         server=configuration.host,
         default_namespace=None,
-        aiohttp_session=session(watches, connector=connector, headers=headers, **options),
+        aiohttp_session=recording_session(watches, connector=connector, headers=headers, **options),
     )

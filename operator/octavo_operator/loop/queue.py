@@ -1,7 +1,7 @@
-"""The work queue: deployments to look at, and their times.
+"""Work queue of deployments with per-key coalescing and delays.
 
-A key is in the queue once, however often it was added. One worker at a time handles it. A key that is added during that
-work is handled again at once. A handler returns the time until its next look.
+Each key is queued at most once, and one worker at a time processes it. A key that is added during that time is
+processed again at once. A handler returns the seconds until the next time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from octavo_operator.model.observed import Key
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[Key], Awaitable[float]]
-"""Function that looks at a deployment. It returns the seconds until the next look, ``math.inf`` if nothing is left."""
+"""Function that reconciles a deployment. It returns the seconds until the next time, ``math.inf`` if it is gone."""
 
 
 class WorkQueue:
@@ -89,15 +89,15 @@ class WorkQueue:
                 self._add(key, min(self._now() + delay, self._again.pop(key, math.inf)))
 
     async def _handle(self, key: Key) -> float:
-        """Run the handler. One that raises or hangs has a bug; its key is retried after growing delays."""
+        """Run the handler. An error or a hang of it is a bug; the queue retries the key after growing delays."""
         try:
             async with asyncio.timeout(self._limit_s) as limit:
                 delay = await self._handler(key)
         except Exception:
             if limit.expired():
-                _log.error("%s: gave up after %.0f s", key, self._limit_s)
+                _log.error("reconcile of %s did not end within %.0f s and was cancelled", key, self._limit_s)
             else:
-                _log.exception("%s: failed unexpectedly", key)
+                _log.exception("reconcile of %s failed with an unexpected error", key)
             return self._backoff.next(key)
         self._backoff.reset(key)
         return delay

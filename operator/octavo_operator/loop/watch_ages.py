@@ -1,4 +1,4 @@
-"""Times of the last sign of life of each watch, to detect a lost connection to the API server.
+"""Age of the last sign of life of each watch. It shows a lost connection to the API server.
 
 kopf passes on events but no bookmarks. So the signs are taken in the HTTP session that kopf uses, where bytes arrive.
 """
@@ -11,7 +11,7 @@ import aiohttp
 from yarl import URL
 
 
-class Watches:
+class WatchAges:
     """Last signs of life of the watches. kopf's thread records them, the operator's thread reads them.
 
     ``now`` is a monotonic clock. Names are plurals, with the namespace if the watch is of one: ``rayclusters/prod``.
@@ -19,22 +19,22 @@ class Watches:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._heard: dict[str, float] = {}
+        self._last_signs: dict[str, float] = {}
 
-    def heard(self, name: str) -> None:
-        self._heard[name] = self._now()
+    def record(self, name: str) -> None:
+        self._last_signs[name] = self._now()
 
-    def expect(self, names: Iterable[str]) -> None:
+    def expect_only(self, names: Iterable[str]) -> None:
         """Expect these watches, and no others, from now on. So a watch that never answers grows old too."""
-        self._heard = dict.fromkeys(names, self._now())
+        self._last_signs = dict.fromkeys(names, self._now())
 
     def ages(self) -> dict[str, float]:
         """Return the seconds since the last sign of life of each watch."""
         now = self._now()
-        return {name: now - heard for name, heard in self._heard.items()}
+        return {name: now - last for name, last in self._last_signs.items()}
 
 
-def watched(url: URL) -> str | None:
+def watch_name(url: URL) -> str | None:
     """Return the name of the watch that lists or streams at ``url``, None for another request."""
     match url.path.rstrip("/").split("/")[1:]:
         case ["api", _, *rest] | ["apis", _, _, *rest] if rest:
@@ -50,7 +50,7 @@ def watched(url: URL) -> str | None:
             return None
 
 
-def session(watches: Watches, **options: Any) -> aiohttp.ClientSession:
+def recording_session(watches: WatchAges, **options: Any) -> aiohttp.ClientSession:
     """Return a session that takes every answer, chunk and failed try of a watch as a sign of life.
 
     A failed try counts too: the watch is at work, and a restart would not help while the API server is away.
@@ -59,31 +59,33 @@ def session(watches: Watches, **options: Any) -> aiohttp.ClientSession:
     class Response(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> Self:
             await super().start(connection)
-            if (name := watched(self.url)) is not None:
-                watches.heard(name)
+            if (name := watch_name(self.url)) is not None:
+                watches.record(name)
                 if "watch" in self.url.query:
-                    self.content = cast(aiohttp.StreamReader, _Listened(self.content, lambda: watches.heard(name)))
+                    self.content = cast(
+                        aiohttp.StreamReader, _RecordedStream(self.content, lambda: watches.record(name))
+                    )
             return self
 
-    async def failed(_session: Any, _context: Any, params: aiohttp.TraceRequestExceptionParams) -> None:
-        if (name := watched(params.url)) is not None:
-            watches.heard(name)
+    async def record_failure(_session: Any, _context: Any, params: aiohttp.TraceRequestExceptionParams) -> None:
+        if (name := watch_name(params.url)) is not None:
+            watches.record(name)
 
     trace = aiohttp.TraceConfig()
-    trace.on_request_exception.append(failed)
+    trace.on_request_exception.append(record_failure)
     return aiohttp.ClientSession(response_class=Response, trace_configs=[trace], **options)
 
 
-class _Listened:
-    """Stream that calls ``heard`` for each chunk that arrives."""
+class _RecordedStream:
+    """Stream that calls ``record`` for each chunk that arrives."""
 
-    def __init__(self, content: aiohttp.StreamReader, heard: Callable[[], None]) -> None:
+    def __init__(self, content: aiohttp.StreamReader, record: Callable[[], None]) -> None:
         self._content = content
-        self._heard = heard
+        self._record = record
 
     async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
         async for chunk in self._content.iter_chunked(n):
-            self._heard()
+            self._record()
             yield chunk
 
     def __getattr__(self, name: str) -> Any:

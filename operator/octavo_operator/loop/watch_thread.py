@@ -15,7 +15,7 @@ import kopf
 
 STOP_S = 5.0
 """Maximum seconds for kopf's tasks to end. The remaining tasks then end with their loop."""
-_ROUND_S = 0.1
+_POLL_S = 0.1
 
 
 async def run_kopf(
@@ -30,16 +30,16 @@ async def run_kopf(
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
-    begun = threading.Event()
+    thread_started = threading.Event()
     stop: Callable[[], object] | None = None
 
     async def watch() -> None:
         nonlocal stop
         stop_flag, ready_flag = asyncio.Event(), asyncio.Event()
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stop_flag.set)
-        begun.set()
+        thread_started.set()
         stopped = asyncio.create_task(stop_flag.wait())
-        ready = asyncio.create_task(_then(ready_flag, partial(loop.call_soon_threadsafe, started)), name="ready")
+        ready = asyncio.create_task(_call_after(ready_flag, partial(loop.call_soon_threadsafe, started)), name="ready")
         tasks = await kopf.spawn_tasks(
             registry=registry,
             settings=settings,
@@ -67,26 +67,26 @@ async def run_kopf(
             error = caught
         finally:
             inner.close()
-        begun.set()
-        _tell(loop, ended, error)
+        thread_started.set()
+        _report_end(loop, ended, error)
 
     threading.Thread(target=body, name="kopf", daemon=True).start()
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
         if not ended.done():
-            await asyncio.to_thread(begun.wait, STOP_S)
+            await asyncio.to_thread(thread_started.wait, STOP_S)
             if stop is not None:
-                _quietly(stop)
+                _ignore_closed_loop(stop)
             await asyncio.wait([ended], timeout=2 * STOP_S)
             if ended.done():
                 ended.exception()  # looked at: it was stopping anyway
         raise
 
 
-async def _then(flag: asyncio.Event, call: Callable[[], object]) -> None:
+async def _call_after(flag: asyncio.Event, call: Callable[[], object]) -> None:
     await flag.wait()
-    _quietly(call)
+    _ignore_closed_loop(call)
 
 
 async def _end_tasks() -> None:
@@ -94,18 +94,18 @@ async def _end_tasks() -> None:
 
     Pauses are left to their streams: a stream that is cancelled together with its pause continues.
     """
-    for _ in range(int(STOP_S / _ROUND_S)):
+    for _ in range(int(STOP_S / _POLL_S)):
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if not left:
             return
         for task in left:
             if not task.get_name().startswith("pause-waiter"):
                 task.cancel()
-        await asyncio.wait(left, timeout=_ROUND_S)
+        await asyncio.wait(left, timeout=_POLL_S)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", error: BaseException | None) -> None:
-    def tell() -> None:
+def _report_end(loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", error: BaseException | None) -> None:
+    def set_result() -> None:
         if ended.done():
             return
         if error is None:
@@ -113,10 +113,10 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[None]", error:
         else:
             ended.set_exception(error if isinstance(error, Exception) else RuntimeError(f"kopf ended: {error!r}"))
 
-    _quietly(partial(loop.call_soon_threadsafe, tell))
+    _ignore_closed_loop(partial(loop.call_soon_threadsafe, set_result))
 
 
-def _quietly(call: Callable[[], object]) -> None:
+def _ignore_closed_loop(call: Callable[[], object]) -> None:
     """Run ``call``; ignore that the other loop may have closed already."""
     try:
         call()

@@ -59,26 +59,26 @@ class PatchService:
 
 
 @dataclass(frozen=True, slots=True)
-class PutApplication:
-    """GET → merge → PUT at one Ray dashboard; rejected if an application of that name is not ours."""
+class DeployApplication:
+    """GET, merge and PUT at one Ray dashboard. It fails if an application of that name is not ours."""
 
     address: str
     application: Mapping[str, Any]
     proxy_location: str | None = None
-    """Location of Serve's own proxies, if this put starts Serve; later it cannot change. None leaves it to Serve."""
+    """Location of Serve's own proxies, if this PUT starts Serve; later it cannot change. None leaves it to Serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveApplication:
-    """GET → merge without the application → PUT; nothing if the application is gone already.
+    """GET, merge without the application, and PUT. Nothing if the application is gone already.
 
-    With ``else_told`` the operator tries once, for some seconds. If that fails, it writes this Event and continues the
-    round.
+    With ``event_on_failure`` the operator tries once, for some seconds. If that fails, it writes this Event and
+    continues the round.
     """
 
     address: str
     name: str
-    else_told: "Event | None" = None
+    event_on_failure: "Event | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ class SetFinalizer:
     present: bool
 
 
-Action = Apply | CreateSecret | Delete | PatchCluster | PatchService | PutApplication | RemoveApplication | SetFinalizer
+Action = (
+    Apply | CreateSecret | Delete | PatchCluster | PatchService | DeployApplication | RemoveApplication | SetFinalizer
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Event:
 class Plan:
     """Decisions of one round.
 
-    ``status`` is the whole new status, written only if it differs. ``delay`` is the seconds until the next look.
+    ``status`` is the whole new status, written only if it differs. ``delay`` is the seconds until the next reconcile.
     """
 
     actions: tuple[Action, ...]

@@ -174,20 +174,20 @@ def unknown(reason: Reason, message: str = "") -> Verdict:
     return Verdict(State.UNKNOWN, reason, message)
 
 
-def follow(
+def update(
     before: Mapping[str, Condition], verdicts: Mapping[Type, Verdict], generation: int, now: float
 ) -> tuple[Condition, ...]:
     """Return the conditions in the order of ``verdicts``. ``since`` changes only with the state."""
-    made = []
+    updated = []
     for kind, verdict in verdicts.items():
         last = before.get(kind)
         same = last is not None and last.state is verdict.state and last.since is not None
         since = last.since if last is not None and same else now
-        made.append(Condition(kind, verdict.state, verdict.reason, verdict.message, generation, since))
-    return tuple(made)
+        updated.append(Condition(kind, verdict.state, verdict.reason, verdict.message, generation, since))
+    return tuple(updated)
 
 
-def newly(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Condition, ...]:
+def changed(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions with another state or another reason than before."""
     return tuple(
         condition
@@ -197,7 +197,7 @@ def newly(before: Mapping[str, Condition], after: Iterable[Condition]) -> tuple[
     )
 
 
-def document(condition: Condition, at: str) -> dict[str, Any]:
+def condition_document(condition: Condition, at: str) -> dict[str, Any]:
     """Return the condition in Kubernetes' form. ``at`` is ``since`` in RFC 3339."""
     return {
         "type": str(condition.type),

@@ -1,4 +1,4 @@
-"""Place of a deployment: its application's name and owner, its Ray's address, and its replicas' resources and files."""
+"""Desired application of a deployment: its configuration, its Ray, and the resources and files of its replicas."""
 
 import copy
 import math
@@ -20,8 +20,10 @@ ENGINE_MEMORY, GATEWAY_MEMORY, HEAD_MEMORY = 4 * GIBIBYTE, GIBIBYTE, 2 * GIBIBYT
 
 INITIAL_REPLICAS = "initial_replicas"
 """Key in ``autoscaling_config``."""
-PATIENCE, PATIENCES = "health_check_timeout_s", (HEALTH_CHECK_TIMEOUT_S, HEALTH_CHECK_TIMEOUT_S + 1)
-"""Option of a Serve deployment, and our values for it. They alternate only to make Serve retry."""
+HEALTH_CHECK_TIMEOUT = "health_check_timeout_s"
+"""Option of a Serve deployment."""
+HEALTH_CHECK_TIMEOUTS_S = (HEALTH_CHECK_TIMEOUT_S, HEALTH_CHECK_TIMEOUT_S + 1)
+"""Our two values for it. They alternate only to make Serve retry: see ``with_retry``."""
 TLS_FOLDER = f"{names.SECRETS_FOLDER}/tls"
 API_KEYS_FOLDER = f"{names.SECRETS_FOLDER}/api-keys"
 TOKEN_FOLDER = f"{names.SECRETS_FOLDER}/hugging-face"
@@ -34,35 +36,37 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of one deployment. ``application`` is the configuration that Serve must run.
-
-    ``address`` is the dashboard's. It is empty in managed mode, which has one dashboard per cluster.
-    """
+class DesiredApplication:
+    """The application that Serve must run for one deployment."""
 
     mode: Mode
-    application: Mapping[str, Any]
+    config: Mapping[str, Any]
+    """Configuration of the application, as Serve receives it."""
     address: str = ""
+    """Address of the dashboard. It is empty in managed mode, which has one dashboard per cluster."""
     proxy_location: str | None = None
+    """Location of Serve's own proxies, None to leave it to Serve."""
 
     @property
     def name(self) -> str:
-        return str(self.application["name"])
+        return str(self.config["name"])
 
     @property
     def owner(self) -> str:
-        return str(self.application["args"]["owner"])
+        return str(self.config["args"]["owner"])
 
 
-def place(key: Key, deployment: ServingDeployment, defaults: Defaults) -> Place:
+def desired_application(key: Key, deployment: ServingDeployment, defaults: Defaults) -> DesiredApplication:
     if defaults.local is not None:
-        wanted = application(deployment, defaults.local.placement)
-        return Place(Mode.LOCAL, wanted, defaults.local.address)
+        config = application(deployment, defaults.local.placement)
+        return DesiredApplication(Mode.LOCAL, config, defaults.local.address)
     if deployment.external is not None:
-        wanted = application(deployment, _external(key, deployment))
-        return Place(Mode.EXTERNAL, wanted, address_of(deployment.external.dashboard_url))
-    # Gateways listen themselves; Serve's own proxies would be a second, slower door on each node.
-    return Place(Mode.MANAGED, application(deployment, _managed(key, deployment)), proxy_location="Disabled")
+        config = application(deployment, _external(key, deployment))
+        return DesiredApplication(Mode.EXTERNAL, config, address_of(deployment.external.dashboard_url))
+    # Gateways listen themselves; Serve's own proxies would be a second, slower listener on each node.
+    return DesiredApplication(
+        Mode.MANAGED, application(deployment, _managed(key, deployment)), proxy_location="Disabled"
+    )
 
 
 def address_of(dashboard_url: str) -> str:
@@ -101,45 +105,47 @@ def _external(key: Key, deployment: ServingDeployment) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Replicas that Serve is asked for, of one Serve deployment. ``surge`` more may run during a roll."""
+    """Replicas that the operator requests from Serve for one Serve deployment."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     surge: int
+    """Replicas that may run beside the maximum during a roll."""
 
 
-def counts(wanted: Mapping[str, Any], deployment: str) -> Counts:
+def counts(config: Mapping[str, Any], deployment: str) -> Counts:
     """Read the counts from the application, so that pods can never differ from the request to Serve."""
-    (options,) = (item for item in wanted["deployments"] if item["name"] == deployment)
+    (options,) = (item for item in config["deployments"] if item["name"] == deployment)
     scaling = options["autoscaling_config"]
-    most = int(scaling["max_replicas"])
+    maximum = int(scaling["max_replicas"])
     percent = int(options.get("max_surge_percent") or 0)
-    return Counts(int(scaling["min_replicas"]), most, math.ceil(most * percent / 100))
+    return Counts(int(scaling["min_replicas"]), maximum, math.ceil(maximum * percent / 100))
 
 
-def starting_with(place: Place, engines: int) -> Place:
-    """Return ``place`` with ``engines`` as the initial number of engines, if load decides their number.
+def with_initial_engines(desired: DesiredApplication, engines: int) -> DesiredApplication:
+    """Return ``desired`` with ``engines`` as the initial number of engines, if load decides their number.
 
     By itself an application starts with the fewest. Serve reads the number once, when the application is new.
     """
-    application = copy.deepcopy(dict(place.application))
-    (options,) = (item for item in application["deployments"] if item["name"] == ENGINE)
+    config = copy.deepcopy(dict(desired.config))
+    (options,) = (item for item in config["deployments"] if item["name"] == ENGINE)
     scaling = options["autoscaling_config"]
     scaling[INITIAL_REPLICAS] = min(max(engines, scaling["min_replicas"]), scaling["max_replicas"])
-    return replace(place, application=application)
+    return replace(desired, config=config)
 
 
-def begun_again(place: Place, deployed: Application) -> Place:
-    """Return ``place`` so that Serve retries the deployments of ``deployed`` that it has given up.
+def with_retry(desired: DesiredApplication, deployed: Application) -> DesiredApplication:
+    """Return ``desired`` so that Serve retries the deployments of ``deployed`` that it has given up.
 
     Serve resets its count of failed starts only for another version of a deployment. Counts of replicas make no new
-    version. The patience of its health check makes one. It is the only part of a version that neither replaces replicas
-    nor calls them.
+    version. Another timeout of the health check makes one. It is the only part of a version whose change neither
+    replaces replicas nor calls them.
     """
-    before = {item["name"]: item.get(PATIENCE) for item in (deployed.config or {}).get("deployments") or ()}
-    application = copy.deepcopy(dict(place.application))
-    for options in application["deployments"]:
+    before = {item["name"]: item.get(HEALTH_CHECK_TIMEOUT) for item in (deployed.config or {}).get("deployments") or ()}
+    config = copy.deepcopy(dict(desired.config))
+    for options in config["deployments"]:
         found = deployed.deployments.get(options["name"])
         if found is not None and found.status == "DEPLOY_FAILED":
-            options[PATIENCE] = PATIENCES[before.get(options["name"]) == PATIENCES[0]]
-    return replace(place, application=application)
+            first, second = HEALTH_CHECK_TIMEOUTS_S
+            options[HEALTH_CHECK_TIMEOUT] = second if before.get(options["name"]) == first else first
+    return replace(desired, config=config)

@@ -40,7 +40,7 @@ class Memory:
     """True if this cluster, or this Ray, was ever seen to run our application."""
 
 
-def read(status: Mapping[str, Any]) -> Memory:
+def read_status(status: Mapping[str, Any]) -> Memory:
     cluster = _map(status.get("rayCluster"))
     progress = _map(status.get("progress"))
     error = _map(status.get("lastError"))

@@ -108,7 +108,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
+class ServeState:
     """One Ray dashboard's answer to ``GET /api/serve/applications/``."""
 
     address: str
@@ -119,7 +119,7 @@ class Serve:
     applications: Mapping[str, Application] = field(default_factory=dict)
     proxy_url: str | None = None
     """Base address of Serve's own HTTP proxy, if one runs."""
-    doors: tuple[str, ...] = ()
+    listeners: tuple[str, ...] = ()
     """In external mode: base addresses of the gateways' own listeners, ``http://HOST:PORT`` and ``grpc://HOST:PORT``."""
 
 
@@ -130,7 +130,7 @@ class Observed:
     namespace_terminating: bool = False
     kuberay_installed: bool = True
     clusters: tuple[Cluster, ...] = ()
-    serve: Mapping[str, Serve] = field(default_factory=dict)
+    serve: Mapping[str, ServeState] = field(default_factory=dict)
     """Answers by address: of the external Ray, or of each cluster whose head is ready."""
     children: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     """Objects by kind and name: Service, PodDisruptionBudget, Secret (metadata and keys only, no values),

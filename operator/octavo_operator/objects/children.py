@@ -59,12 +59,12 @@ def port_corrections(intended: Mapping[str, Any], live: Mapping[str, Any] | None
     Ports are a map by number. Server-side apply would keep a port of another client. The API server would reject the
     apply if that port has the name of one of ours.
     """
-    found = {_number(port): port for port in ((live or {}).get("spec") or {}).get("ports") or ()}
-    wanted = {_number(port): port for port in intended["spec"]["ports"]}
-    if live is None or found.keys() <= wanted.keys():
+    live_ports = {_number(port): port for port in ((live or {}).get("spec") or {}).get("ports") or ()}
+    intended_ports = {_number(port): port for port in intended["spec"]["ports"]}
+    if live is None or live_ports.keys() <= intended_ports.keys():
         return ()
-    node_ports = {key: {"nodePort": port["nodePort"]} for key, port in found.items() if "nodePort" in port}
-    ports = [{**port, **node_ports.get(key, {})} for key, port in wanted.items()]
+    node_ports = {key: {"nodePort": port["nodePort"]} for key, port in live_ports.items() if "nodePort" in port}
+    ports = [{**port, **node_ports.get(key, {})} for key, port in intended_ports.items()]
     return (
         {"op": "test", "path": "/metadata/uid", "value": live["metadata"].get("uid")},
         {"op": "replace", "path": "/spec/ports", "value": ports},
@@ -133,7 +133,7 @@ def token_secret(resource: Resource) -> dict[str, Any]:
     }
 
 
-def is_right(intended: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
+def matches_intended(intended: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
     """Return True if ``live`` is as intended.
 
     Then we applied it last, by the hash among the annotations, and no other client has changed it.

@@ -7,22 +7,22 @@ _WHOLE = frozenset({"selector", "podSelector", "matchLabels"})
 """Maps that the API server keeps as one value: an additional key changes their selection."""
 
 
-def covers(wanted: Any, found: Any, *, whole: bool = False) -> bool:
-    """Return True if ``found`` has everything of ``wanted``.
+def covers(intended: Any, live: Any, *, whole: bool = False) -> bool:
+    """Return True if ``live`` has everything of ``intended``.
 
-    Maps may have more keys. Lists are compared element by element. Null or empty values of ``wanted`` may be missing,
+    Maps may have more keys. Lists are compared element by element. Null or empty values of ``intended`` may be missing,
     as API servers leave them out.
     """
-    if wanted == found:  # nearly always, and much faster than looking closer
+    if intended == live:  # nearly always, and much faster than looking closer
         return True
-    if wanted is None or (isinstance(wanted, Mapping | list) and not wanted):
-        return not found or (isinstance(found, Mapping) and not whole)
-    if isinstance(wanted, Mapping):
-        if not isinstance(found, Mapping) or (whole and set(found) != set(wanted)):
+    if intended is None or (isinstance(intended, Mapping | list) and not intended):
+        return not live or (isinstance(live, Mapping) and not whole)
+    if isinstance(intended, Mapping):
+        if not isinstance(live, Mapping) or (whole and set(live) != set(intended)):
             return False
-        return all(covers(value, found.get(name), whole=whole or name in _WHOLE) for name, value in wanted.items())
-    if isinstance(wanted, Sequence) and not isinstance(wanted, str):
-        if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != len(wanted):
+        return all(covers(value, live.get(name), whole=whole or name in _WHOLE) for name, value in intended.items())
+    if isinstance(intended, Sequence) and not isinstance(intended, str):
+        if not isinstance(live, Sequence) or isinstance(live, str) or len(live) != len(intended):
             return False
-        return all(covers(ours, theirs, whole=whole) for ours, theirs in zip(wanted, found, strict=True))
-    return bool(wanted == found) or (not wanted and not found)
+        return all(covers(ours, theirs, whole=whole) for ours, theirs in zip(intended, live, strict=True))
+    return bool(intended == live) or (not intended and not live)

@@ -14,7 +14,7 @@ from octavo_operator.model.observed import Key, Resource
 from octavo_operator.model.spec_hash import spec_hash
 
 
-def needed(key: Key, deployment: ServingDeployment) -> tuple[tuple[Kind, str], ...]:
+def needed_objects(key: Key, deployment: ServingDeployment) -> tuple[tuple[Kind, str], ...]:
     """Return the objects that the spec needs, now or when load rises.
 
     A conflict of names that would appear with the load is better reported now.
@@ -46,13 +46,13 @@ def is_ours(document: Mapping[str, Any], resource: Resource) -> bool:
     return any(owner.get("uid") == resource.uid for owner in metadata.get("ownerReferences") or ())
 
 
-def in_the_way(foreign: Sequence[tuple[str, str]], key: Key) -> Verdict:
+def name_conflict(foreign: Sequence[tuple[str, str]], key: Key) -> Verdict:
     """Return the verdict about ``foreign`` objects, at least one, by kind and name."""
-    said = " and ".join(f"{kind} {name}" for kind, name in foreign)
+    objects = " and ".join(f"{kind} {name}" for kind, name in foreign)
     kind, name = foreign[0]
     return conditions.no(
         Reason.OBJECT_NAME_CONFLICT,
-        f"{said}: exists and is foreign, so the operator does not change it. Delete it, or give this resource another "
-        f"name; to hand it over: kubectl label --namespace {key.namespace} {kind.lower()} {name} "
+        f"{objects}: exists and is foreign, so the operator does not change it. Delete it, or give this resource "
+        f"another name; to hand it over: kubectl label --namespace {key.namespace} {kind.lower()} {name} "
         f"{names.DEPLOYMENT_LABEL}={key.name}",
     )

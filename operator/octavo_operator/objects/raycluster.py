@@ -21,7 +21,7 @@ another version built it differently, its templates stay, so that an upgrade of 
 _AUTOSCALER = {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "512Mi"}}
 
 
-def build(
+def build_raycluster(
     resource: Resource,
     deployment: ServingDeployment,
     application: Mapping[str, Any],
@@ -49,10 +49,10 @@ def build(
     if deployment.managed.gcs_fault_tolerance is not None:
         spec["gcsFaultToleranceOptions"] = deployment.managed.gcs_fault_tolerance
     template = digest(spec)
-    for group, wanted in zip(spec["workerGroupSpecs"], (gateways, engines), strict=True):
-        least, most = bounds(wanted)
+    for group, requested in zip(spec["workerGroupSpecs"], (gateways, engines), strict=True):
+        minimum, maximum = bounds(requested)
         # Never ``replicas``: the autoscaler owns them.
-        group |= {"minReplicas": least, "maxReplicas": most}
+        group |= {"minReplicas": minimum, "maxReplicas": maximum}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
@@ -67,9 +67,9 @@ def build(
     }
 
 
-def bounds(wanted: Counts) -> tuple[int, int]:
+def bounds(requested: Counts) -> tuple[int, int]:
     """Return a group's ``minReplicas`` and ``maxReplicas``, with room for the pods that a roll adds for a while."""
-    return wanted.least, wanted.most + wanted.surge
+    return requested.minimum, requested.maximum + requested.surge
 
 
 def corrections(intended: Mapping[str, Any], live: Cluster) -> tuple[Mapping[str, Any], ...]:
@@ -84,8 +84,8 @@ def corrections(intended: Mapping[str, Any], live: Cluster) -> tuple[Mapping[str
         operations.append(
             _set("/metadata/labels", {**(metadata.get("labels") or {}), **intended["metadata"]["labels"]})
         )
-    made = (metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION)
-    if made == intended["metadata"]["annotations"][TEMPLATE_ANNOTATION]:
+    applied_hash = (metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION)
+    if applied_hash == intended["metadata"]["annotations"][TEMPLATE_ANNOTATION]:
         operations += _spec_corrections(intended["spec"], document.get("spec") or {})
     return guarded(live, operations)
 

@@ -5,24 +5,24 @@ from dataclasses import dataclass
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import ENGINE, GATEWAY
-from octavo_operator.decide.application import Serving, Standing
+from octavo_operator.decide.application import ApplicationView, SyncState
 from octavo_operator.decide.outcome import Outcome
 from octavo_operator.model.conditions import Condition, Reason, State, Type, Verdict, no, unknown, yes
-from octavo_operator.model.desired import Mode, Place, counts
+from octavo_operator.model.desired import DesiredApplication, Mode, counts
 from octavo_operator.model.memory import Memory
 from octavo_operator.model.observed import Deployment
 
 _ROLLING = frozenset({"UPDATING"})
 _SCALING = frozenset({"HEALTHY", "UPSCALING", "DOWNSCALING"})
-_OF_ENGINES = frozenset({Reason.REPLICAS_MISSING, Reason.SCALED_TO_ZERO})
+_ABOUT_ENGINES = frozenset({Reason.REPLICAS_MISSING, Reason.SCALED_TO_ZERO})
 _UNSCHEDULED = "to be scheduled"
 """Words in Serve's message on a deployment whose replicas wait for a node."""
-_NO_ROOM_FOR_GATEWAYS = "make room for as many gateways more as there are: new ones start before old ones stop"
-_NO_ROOM_TO_SURGE = "make room for one more, or set spec.rollout.maxSurgePercent to 0 to stop an old engine first"
+_NO_ROOM_FOR_GATEWAYS = "add room for a second set of gateways, because new ones start before old ones stop"
+_NO_ROOM_TO_SURGE = "add room for one more engine, or set spec.rollout.maxSurgePercent to 0 to stop an old one first"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Evaluation:
     conditions: Mapping[Type, Verdict]
     progress: str
     """Text that describes the stage: another text is progress. Empty if no progress is expected."""
@@ -31,15 +31,15 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Evaluator:
     deployment: ServingDeployment
-    place: Place
+    desired: DesiredApplication
     memory: Memory
     outcome: Outcome
     problem: Verdict | None
     ready_gateways: int
 
-    def judge(self, generation: int, now: float) -> Judgement:
+    def evaluate(self, generation: int, now: float) -> Evaluation:
         application, router = self._application(), self._router()
         available = self._available()
         ready = self._ready(application, router, available)
@@ -64,7 +64,7 @@ class Judge:
             made[Type.STALLED] = stalled
         elif progressing.true:
             made[Type.RECONCILING] = progressing
-        return Judgement(made, progress, since)
+        return Evaluation(made, progress, since)
 
     @property
     def _suspend(self) -> bool:
@@ -75,70 +75,70 @@ class Judge:
 
         The operator retries until a user installs it.
         """
-        found = self.outcome.wanted.application
-        if self.place.mode is Mode.EXTERNAL and found is not None and found.missing_package:
+        found = self.outcome.target.application
+        if self.desired.mode is Mode.EXTERNAL and found is not None and found.missing_package:
             return no(Reason.INCOMPATIBLE_RAY, found.message)
         return yes(Reason.VALID)
 
     def _application(self) -> Verdict:
-        view = self.outcome.wanted
+        view = self.outcome.target
         if self._suspend and self.outcome.stopped:
             return no(Reason.SUSPENDED)
-        match view.standing:
-            case Standing.UNREACHED:
+        match view.sync:
+            case SyncState.UNKNOWN:
                 served = self.memory.config_hash and self.outcome.ray.state is State.UNKNOWN
                 return unknown(Reason.UNREACHABLE) if served else no(Reason.NOT_DEPLOYED)
-            case Standing.MISSING:
+            case SyncState.MISSING:
                 return no(Reason.NOT_DEPLOYED)
-            case Standing.FOREIGN:
+            case SyncState.FOREIGN:
                 return no(
                     Reason.APPLICATION_NAME_CONFLICT,
-                    f"Ray Serve has an application {self.place.name} that belongs to another owner; it is not touched. "
-                    "Rename this resource, or delete that application",
+                    f"Ray Serve has an application {self.desired.name} of another owner, which the operator does not "
+                    "change. Rename this resource, or delete that application",
                 )
-            case Standing.LEAVING:
-                return no(Reason.DELETING, "streams end before the application is gone")
+            case SyncState.DELETING:
+                return no(Reason.DELETING, "Serve deletes the application once its streams have ended")
         return self._deployed(view)
 
-    def _deployed(self, view: Serving) -> Verdict:
+    def _deployed(self, view: ApplicationView) -> Verdict:
         assert view.application is not None
-        said = first_words(view.application.message, *(d.message for d in view.application.deployments.values()))
+        text = summary_line(view.application.message, *(d.message for d in view.application.deployments.values()))
         match view.application.status:
-            case "DEPLOY_FAILED" if view.standing is Standing.CURRENT:
-                return no(Reason.DEPLOY_FAILED, said or "Ray Serve does not say why")
+            case "DEPLOY_FAILED" if view.sync is SyncState.CURRENT:
+                return no(Reason.DEPLOY_FAILED, text or "Ray Serve reports no reason")
             case "UNHEALTHY":
-                return no(Reason.UNHEALTHY, said or "replicas have failed")
-            case "RUNNING" if view.standing is Standing.CURRENT:
+                return no(Reason.UNHEALTHY, text or "replicas have failed")
+            case "RUNNING" if view.sync is SyncState.CURRENT:
                 return yes(Reason.RUNNING)
         return no(Reason.DEPLOYING, self._counted(view))
 
-    def _counted(self, view: Serving) -> str:
-        engines, gateways = counts(self.place.application, ENGINE), counts(self.place.application, GATEWAY)
+    def _counted(self, view: ApplicationView) -> str:
+        engines, gateways = counts(self.desired.config, ENGINE), counts(self.desired.config, GATEWAY)
         return (
-            f"{running(view.engines)} of {engines.least} engine replicas and "
-            f"{running(view.gateways)} of {gateways.least} gateways run"
+            f"{running(view.engines)} of {engines.minimum} engine replicas and "
+            f"{running(view.gateways)} of {gateways.minimum} gateways run"
         )
 
     def _router(self) -> Verdict:
         if self._suspend:
             return no(Reason.SUSPENDED)
-        if self.place.mode is Mode.MANAGED:
+        if self.desired.mode is Mode.MANAGED:
             ready = self.ready_gateways
-        elif self.outcome.serving.standing is Standing.UNREACHED:
+        elif self.outcome.active.sync is SyncState.UNKNOWN:
             return unknown(Reason.UNREACHABLE)
         else:
-            ready = running(self.outcome.serving.gateways) if self.outcome.serving.ours else 0
+            ready = running(self.outcome.active.gateways) if self.outcome.active.ours else 0
         return yes(Reason.ENDPOINTS_READY) if ready else no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
 
     def _available(self) -> Verdict:
         """Judge if requests are answered now. While Ray does not answer, its last known state stays."""
-        view = self.outcome.serving
+        view = self.outcome.active
         if self._suspend:
             return no(Reason.SUSPENDED)
-        managed = self.place.mode is Mode.MANAGED
+        managed = self.desired.mode is Mode.MANAGED
         if managed and not self.ready_gateways:
             return no(Reason.NO_ENDPOINTS, "no gateway accepts connections")
-        if view.standing is Standing.UNREACHED:
+        if view.sync is SyncState.UNKNOWN:
             last = self.memory.conditions.get(Type.AVAILABLE)
             if managed:
                 return by_gateways(last)
@@ -150,10 +150,10 @@ class Judge:
         scaling = self.deployment.spec.autoscaling
         if scaling is not None and scaling.min_replicas == 0:
             return yes(Reason.SCALED_TO_ZERO, "the first request starts an engine, and waits for it")
-        return no(Reason.SCALED_TO_ZERO if self._no_engine_wanted() else Reason.REPLICAS_MISSING, "no engine runs")
+        return no(Reason.SCALED_TO_ZERO if self._scaled_to_zero() else Reason.REPLICAS_MISSING, "no engine runs")
 
-    def _no_engine_wanted(self) -> bool:
-        return counts(self.place.application, ENGINE).least == 0
+    def _scaled_to_zero(self) -> bool:
+        return counts(self.desired.config, ENGINE).minimum == 0
 
     def _ready(self, application: Verdict, router: Verdict, available: Verdict) -> Verdict:
         outcome = self.outcome
@@ -161,7 +161,7 @@ class Judge:
             return no(Reason.SUSPENDED, "spec.suspend is true")
         if self.problem is not None:
             return no(Reason(self.problem.reason), self.problem.message)
-        rolling = available.true and (not outcome.switched or outcome.wanted.standing is not Standing.CURRENT)
+        rolling = available.true and (not outcome.switched or outcome.target.sync is not SyncState.CURRENT)
         if not outcome.ray.true:
             reason = Reason.ROLLING_OUT if available.true and not outcome.switched else Reason(outcome.ray.reason)
             return Verdict(outcome.ray.state, reason, outcome.ray.message)
@@ -171,25 +171,25 @@ class Judge:
                 return no(Reason.SCALING if scaling else Reason.ROLLING_OUT, application.message)
             return Verdict(application.state, application.reason, application.message)
         if not outcome.switched:
-            return no(Reason.ROLLING_OUT, "the new Ray cluster is not up in full; the old one answers")
+            return no(Reason.ROLLING_OUT, "the new Ray cluster is not complete yet; the old one answers")
         if not router.true:
             return Verdict(router.state, router.reason, router.message)
-        return self._all_there(outcome.wanted)
+        return self._enough_replicas(outcome.target)
 
-    def _all_there(self, view: Serving) -> Verdict:
-        least = counts(self.place.application, ENGINE).least
-        needed = least if self.deployment.spec.autoscaling is None else min(least, 1)
-        there = running(view.engines)
-        if there < needed:
+    def _enough_replicas(self, view: ApplicationView) -> Verdict:
+        minimum = counts(self.desired.config, ENGINE).minimum
+        needed = minimum if self.deployment.spec.autoscaling is None else min(minimum, 1)
+        running_engines = running(view.engines)
+        if running_engines < needed:
             return no(Reason.REPLICAS_MISSING, self._counted(view))
-        if not there and not needed:
-            return yes(Reason.SCALED_TO_ZERO, "no engine runs, and none is asked for")
+        if not running_engines and not needed:
+            return yes(Reason.SCALED_TO_ZERO, "no engine runs, as the spec asks")
         return yes(Reason.SERVING)
 
     def _scales(self) -> bool:
         """Return True if Serve only adds or removes replicas, and replaces none."""
-        application = self.outcome.wanted.application
-        if application is None or self.outcome.wanted.standing is not Standing.CURRENT:
+        application = self.outcome.target.application
+        if application is None or self.outcome.target.sync is not SyncState.CURRENT:
             return False
         states = {deployment.status for deployment in application.deployments.values()}
         return bool(states) and states <= _SCALING
@@ -200,7 +200,7 @@ class Judge:
         return ready.true or self.problem is not None
 
     def _progress(self, generation: int, application: Verdict, ready: Verdict) -> str:
-        view = self.outcome.wanted
+        view = self.outcome.target
         parts = (
             generation,
             ready.reason,
@@ -222,35 +222,35 @@ class Judge:
             return no(Reason.NEW_GENERATION_AVAILABLE)
         if application.reason == Reason.APPLICATION_NAME_CONFLICT:
             return no(Reason.APPLICATION_NAME_CONFLICT, application.message)
-        waits = self._waits_for()
+        waits = self._capacity_message()
         if late:
             seconds = self.deployment.spec.rollout.progress_deadline_seconds
-            said = f"nothing has moved for {seconds} s: {waits or ready.message or ready.reason}"
-            return no(Reason.PROGRESS_DEADLINE_EXCEEDED, said)
+            text = f"no progress for {seconds} s: {waits or ready.message or ready.reason}"
+            return no(Reason.PROGRESS_DEADLINE_EXCEEDED, text)
         if waits:
             return yes(Reason.INSUFFICIENT_CAPACITY, waits)
-        moving = ready.reason in (Reason.ROLLING_OUT, Reason.SCALING, Reason.DEPLOYING)
-        return yes(Reason(ready.reason) if moving else Reason.WAITING, ready.message or str(ready.reason))
+        in_progress = ready.reason in (Reason.ROLLING_OUT, Reason.SCALING, Reason.DEPLOYING)
+        return yes(Reason(ready.reason) if in_progress else Reason.WAITING, ready.message or str(ready.reason))
 
-    def _waits_for(self) -> str:
+    def _capacity_message(self) -> str:
         """Return Serve's message about replicas that fit nowhere, empty if there is none."""
-        application = self.outcome.wanted.application
+        application = self.outcome.target.application
         for deployment in application.deployments.values() if application else ():
             if _UNSCHEDULED not in deployment.message:
                 continue
             if running(deployment) < deployment.target:
-                return first_words(deployment.message)
+                return summary_line(deployment.message)
             if deployment.status in _ROLLING:
                 advice = _NO_ROOM_TO_SURGE if deployment.name == ENGINE else _NO_ROOM_FOR_GATEWAYS
-                return f"{advice}: {first_words(deployment.message)}"
+                return f"{advice}: {summary_line(deployment.message)}"
         return ""
 
     def _degraded(self, ready: Verdict, application: Verdict, available: Verdict) -> Verdict:
-        if self.outcome.fight:
+        if self.outcome.drift_fight:
             return yes(
                 Reason.DRIFT_FIGHT,
-                "another client changes the application repeatedly; find the other client of this Ray. The operator "
-                "reverts the application three times in ten minutes, no more",
+                "another client changes the application repeatedly. The operator reverts it at most three times in ten "
+                "minutes. Find the other client of this Ray, and stop it",
             )
         if not available.true or self._suspend:
             return no(Reason.AS_ASKED)
@@ -280,20 +280,20 @@ def by_gateways(last: Condition | None) -> Verdict:
 
     If the verdict in ``last`` is about engines, it stays. If it is about missing gateways, it does not.
     """
-    if last is not None and (last.state is State.TRUE or last.reason in _OF_ENGINES):
+    if last is not None and (last.state is State.TRUE or last.reason in _ABOUT_ENGINES):
         return Verdict(last.state, last.reason, last.message)
-    return yes(Reason.ENDPOINTS_READY, "gateways accept connections; Ray does not say how many engines run")
+    return yes(Reason.ENDPOINTS_READY, "gateways accept connections; Ray does not report how many engines run")
 
 
 def running(deployment: Deployment | None) -> int:
     return 0 if deployment is None else deployment.running
 
 
-def first_words(*messages: str, limit: int = 512) -> str:
+def summary_line(*messages: str, limit: int = 512) -> str:
     """Return the first message with text, as one line. Of a traceback return the last line, where the error is."""
     for message in messages:
         lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
         if lines:
-            said = lines[-1] if "Traceback" in message else " ".join(lines)
-            return said if len(said) <= limit else said[: limit - 1] + "…"
+            text = lines[-1] if "Traceback" in message else " ".join(lines)
+            return text if len(text) <= limit else text[: limit - 1] + "…"
     return ""

@@ -8,17 +8,17 @@ from octavo_operator.model.observed import Observed, Resource
 from octavo_operator.report import evaluation, status
 
 
-def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, delay: float) -> Plan:
-    remembered = memory.read(resource.status)
-    wrong = conditions.no(Reason.INVALID_SPEC, status.cut(why))
-    stalled = conditions.yes(Reason.INVALID_SPEC, wrong.message)
-    verdicts: dict[Type, Verdict] = {Type.READY: wrong, Type.AVAILABLE: _available(remembered, observed)}
-    verdicts |= {Type.SPEC_VALID: wrong}
+def plan_invalid(resource: Resource, observed: Observed, now: float, message: str, delay: float) -> Plan:
+    remembered = memory.read_status(resource.status)
+    invalid = conditions.no(Reason.INVALID_SPEC, status.truncate(message))
+    stalled = conditions.yes(Reason.INVALID_SPEC, invalid.message)
+    verdicts: dict[Type, Verdict] = {Type.READY: invalid, Type.AVAILABLE: _available(remembered, observed)}
+    verdicts |= {Type.SPEC_VALID: invalid}
     for kind in (Type.RAY_CLUSTER_READY, Type.APPLICATION_READY, Type.ROUTER_READY, Type.DEGRADED):
         if (last := remembered.conditions.get(kind)) is not None:
             verdicts[kind] = Verdict(last.state, last.reason, last.message)
-    verdicts |= {Type.PROGRESSING: wrong, Type.STALLED: stalled}
-    made = conditions.follow(remembered.conditions, verdicts, resource.generation, now)
+    verdicts |= {Type.PROGRESSING: invalid, Type.STALLED: stalled}
+    updated = conditions.update(remembered.conditions, verdicts, resource.generation, now)
     last_error = remembered.last_error
     since = last_error.since if last_error is not None and last_error.reason == Reason.INVALID_SPEC else now
     kept = {name: value for name, value in resource.status.items() if name != "progress"}
@@ -27,15 +27,15 @@ def plan_invalid(resource: Resource, observed: Observed, now: float, why: str, d
         status={
             **kept,
             "observedGeneration": resource.generation,
-            "conditions": status.documents(made, now),
+            "conditions": status.condition_documents(updated, now),
             "selector": status.selector(resource.key),
             "lastError": {
                 "reason": str(Reason.INVALID_SPEC),
-                "message": wrong.message,
+                "message": invalid.message,
                 "since": memory.rfc3339(since),
             },
         },
-        events=event_texts.of_conditions(remembered.conditions, made),
+        events=event_texts.condition_events(remembered.conditions, updated),
         delay=delay,
     )
 

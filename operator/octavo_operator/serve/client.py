@@ -1,4 +1,4 @@
-"""The only way to change the applications of a Ray: GET → merge → PUT under a lock per address, never DELETE.
+"""Client of Ray Serve. It changes applications by GET, merge and PUT under a lock per address, never by DELETE.
 
 ``ServeTransport`` reaches Serve: over the dashboard's REST interface here, in process under ``octavo up``.
 """
@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from octavo_operator.model.observed import Application, Reach, Serve
+from octavo_operator.model.observed import Application, Reach, ServeState
 from octavo_operator.serve import details as serve_details
 from octavo_operator.serve.errors import Incompatible, ServeError, Unreachable
-from octavo_operator.serve.import_check import Importable
+from octavo_operator.serve.import_check import ImportCheck
 from octavo_operator.serve.jobs import RestJobs
 from octavo_operator.serve.merge import with_application, without_application
-from octavo_operator.serve.rest import Dashboard, RestTransport, bounded
+from octavo_operator.serve.rest import Dashboard, RestTransport, read_bounded
 
-DOORS_TIMEOUT_S, MOST_DOORS_BYTES = 3.0, 65536
+LISTENERS_TIMEOUT_S, MAX_LISTENERS_BYTES = 3.0, 65536
 
 
 class ServeTransport(Protocol):
@@ -31,10 +31,10 @@ class ServeTransport(Protocol):
         """Return Ray's version."""
 
     async def details(self) -> Mapping[str, Any]:
-        """Return Serve's details of everything, as ``GET /api/serve/applications/`` does."""
+        """Return Serve's details, as ``GET /api/serve/applications/`` does."""
 
-    async def put(self, config: Mapping[str, Any]) -> None:
-        """Make ``config`` all that is declared; return before it runs."""
+    async def put_config(self, config: Mapping[str, Any]) -> None:
+        """Replace all declared applications by those of ``config``; return before they run."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ Connect = Callable[[str, str | None], ServeTransport]
 class ServeClient:
     """Client that reads Serve and merges applications into it.
 
-    ``wanted_version`` is the wanted version of Ray. If it is given, major and minor must be equal. One read serves
-    every deployment on that Ray for ``fresh_s`` seconds. A put by this client counts at once.
+    ``required_version`` is the required version of Ray; major and minor must be equal, and any version is allowed if it
+    is empty. One read counts for all deployments on that Ray for ``fresh_s`` seconds. A change by this client ends it.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class ServeClient:
         connect: Connect,
         *,
         session: aiohttp.ClientSession | None = None,
-        importable: Importable | None = None,
-        wanted_version: str = "",
+        import_check: ImportCheck | None = None,
+        required_version: str = "",
         fresh_s: float = 0.5,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._connect = connect
         self._session = session
-        self._importable = importable
-        self._wanted_version = wanted_version
+        self._import_check = import_check
+        self._required_version = required_version
         self._fresh_s = fresh_s
         self._now = now or (lambda: asyncio.get_running_loop().time())
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -79,53 +79,53 @@ class ServeClient:
     @classmethod
     def over_http(cls, session: aiohttp.ClientSession, **options: Any) -> Self:
         """Return a client for dashboards, and for the gateways behind Serve's proxy."""
-        importable = Importable(lambda address, token: RestJobs(Dashboard(session, address, token)))
+        import_check = ImportCheck(lambda address, token: RestJobs(Dashboard(session, address, token)))
 
         def connect(address: str, token: str | None) -> ServeTransport:
             return RestTransport(Dashboard(session, address, token))
 
-        return cls(connect, **{"session": session, "importable": importable, **options})
+        return cls(connect, **{"session": session, "import_check": import_check, **options})
 
     def transport(self, address: str, token: str | None) -> ServeTransport:
         return self._connect(address, token)
 
-    async def read(
-        self, address: str, token: str | None, name: str, *, doors: bool = False, to_be_put: bool = False
-    ) -> Serve:
-        """Look for application ``name`` at ``address``; return obstacles in the result, and raise nothing.
+    async def fetch(
+        self, address: str, token: str | None, name: str, *, with_listeners: bool = False, check_import: bool = False
+    ) -> ServeState:
+        """Fetch the state of application ``name`` at ``address``; report failures in the result, and raise nothing.
 
-        Both options are for external Rays. With ``doors`` the gateways are asked, through Serve's proxy, for the
-        addresses of their own listeners. With ``to_be_put`` Ray is asked if it can import Octavo, unless the
+        Both options are for external Rays. With ``with_listeners`` the client requests the addresses of the gateways'
+        own listeners through Serve's proxy. With ``check_import`` it checks if Ray can import Octavo, unless the
         application exists there.
         """
         try:
             reading = await self._reading(address, token)
         except ServeError as error:
-            if self._importable is not None and error.reach is Reach.UNREACHABLE:
-                self._importable.forget(address)
-            return Serve(address=address, reach=error.reach, message=error.message)
-        found = serve_details.read_application(reading.details, name)
-        application = serve_details.in_words(found) if found is not None else None
-        # Other applications count by their presence: a Serve that has them has not lost ours, another client left it
-        # out.
+            if self._import_check is not None and error.reach is Reach.UNREACHABLE:
+                self._import_check.forget(address)
+            return ServeState(address=address, reach=error.reach, message=error.message)
+        found = serve_details.parse_application(reading.details, name)
+        application = serve_details.with_plain_message(found) if found is not None else None
+        # Only the presence of other applications counts: a Serve that has them has not lost ours, so another client
+        # removed it.
         others = {other: Application(other, "") for other in reading.details.get("applications") or {} if other != name}
         proxy = serve_details.proxy_url(reading.details, urlsplit(address).hostname or "")
-        seen = Serve(
+        state = ServeState(
             address=address,
             reach=Reach.OK,
             ray_version=reading.version,
             applications=others | ({name: application} if application else {}),
             proxy_url=proxy,
         )
-        if (hindrance := self._other_version(reading.version)) is not None:
-            return replace(seen, reach=Reach.INCOMPATIBLE, message=hindrance)
-        if to_be_put and (hindrance := await self._not_importable(seen, token, application)) is not None:
-            return replace(seen, reach=Reach.INCOMPATIBLE, message=hindrance)
-        if doors and proxy is not None and application is not None and application.status == "RUNNING":
-            return replace(seen, doors=await self._doors(proxy, application))
-        return seen
+        if (problem := self._version_problem(reading.version)) is not None:
+            return replace(state, reach=Reach.INCOMPATIBLE, message=problem)
+        if check_import and (problem := await self._import_problem(state, token, application)) is not None:
+            return replace(state, reach=Reach.INCOMPATIBLE, message=problem)
+        if with_listeners and proxy is not None and application is not None and application.status == "RUNNING":
+            return replace(state, listeners=await self._listeners(proxy, application))
+        return state
 
-    async def put(
+    async def deploy(
         self, address: str, token: str | None, application: Mapping[str, Any], options: Mapping[str, Any] | None = None
     ) -> None:
         """Deploy ``application`` beside all others; raise a ``ServeError`` on failure.
@@ -134,8 +134,8 @@ class ServeClient:
         """
         async with self._lock(address):
             transport = self.transport(address, token)
-            if (hindrance := self._other_version(await transport.version())) is not None:
-                raise Incompatible(hindrance)
+            if (problem := self._version_problem(await transport.version())) is not None:
+                raise Incompatible(problem)
             body = with_application(await transport.details(), application, options)
             await self._change(address, transport, body)
 
@@ -149,19 +149,19 @@ class ServeClient:
 
     async def _change(self, address: str, transport: ServeTransport, body: Mapping[str, Any]) -> None:
         try:
-            await transport.put(body)
+            await transport.put_config(body)
         finally:
             for key in [key for key in self._readings if key[0] == address]:
                 del self._readings[key]
 
     async def _reading(self, address: str, token: str | None) -> _Reading:
-        """Return a fresh reading. By the lock waiting callers share one read, and no read sees half of our change."""
+        """Return a fresh reading. Under the lock, waiting callers share one read, and no change is in progress."""
         async with self._lock(address):
             now = self._now()
             for key in [key for key, reading in self._readings.items() if now - reading.at > self._fresh_s]:
                 del self._readings[key]
-            if (known := self._readings.get((address, token))) is not None:
-                return known
+            if (reading := self._readings.get((address, token))) is not None:
+                return reading
             transport = self.transport(address, token)
             version, details = await transport.version(), await transport.details()
             reading = _Reading(now, version, details)
@@ -174,27 +174,29 @@ class ServeClient:
             lock = self._locks[address] = asyncio.Lock()
         return lock
 
-    def _other_version(self, version: str) -> str | None:
-        wanted, found = self._wanted_version.split(".")[:2], version.split(".")[:2]
-        if self._wanted_version and wanted != found:
-            return f"Ray {version} runs there; this version of Octavo needs Ray {'.'.join(wanted)}"
+    def _version_problem(self, version: str) -> str | None:
+        required, found = self._required_version.split(".")[:2], version.split(".")[:2]
+        if self._required_version and required != found:
+            return f"the Ray there has version {version}; this version of Octavo needs Ray {'.'.join(required)}"
         return None
 
-    async def _not_importable(self, seen: Serve, token: str | None, application: Application | None) -> str | None:
+    async def _import_problem(
+        self, state: ServeState, token: str | None, application: Application | None
+    ) -> str | None:
         """Return the reason that Octavo cannot be imported, None if no reason is known.
 
-        Ask only if the application is not there. A running application has proved the import, and any other reports its
-        own error.
+        Check only if the application does not exist. A running application proves the import, and a failed one reports
+        its own error.
         """
-        if self._importable is None:
+        if self._import_check is None:
             return None
         if application is None:
-            return await self._importable.hindrance(seen.address, token, seen.ray_version)
+            return await self._import_check.import_problem(state.address, token, state.ray_version)
         if application.status == "RUNNING":
-            await self._importable.seen_running(seen.address, token)
+            await self._import_check.record_running(state.address, token)
         return None
 
-    async def _doors(self, proxy: str, application: Application) -> tuple[str, ...]:
+    async def _listeners(self, proxy: str, application: Application) -> tuple[str, ...]:
         """Return the gateways' listeners; empty if no gateway answers, because serving does not depend on them."""
         if self._session is None:
             return ()
@@ -204,10 +206,10 @@ class ServeClient:
                 f"{proxy}{prefix}/doors",
                 headers={"User-Agent": "octavo-operator"},
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=DOORS_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(total=LISTENERS_TIMEOUT_S),
             ) as response:
                 if response.status != 200:
                     return ()
-                return serve_details.read_doors(json.loads(await bounded(response, MOST_DOORS_BYTES)))
+                return serve_details.parse_listeners(json.loads(await read_bounded(response, MAX_LISTENERS_BYTES)))
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, Unreachable):
             return ()

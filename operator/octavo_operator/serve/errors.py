@@ -1,4 +1,4 @@
-"""Errors of a Ray dashboard. Messages are this operator's own words: no foreign body is echoed."""
+"""Errors of a Ray dashboard. A message never quotes the body of an answer."""
 
 from octavo_operator.model.observed import Reach
 
@@ -31,7 +31,7 @@ class Incompatible(ServeError):
 
 
 class Refused(ServeError):
-    """Serve rejected the request as wrong; a retry of the same put would not help."""
+    """Serve rejected the configuration, and would reject it again."""
 
     reach = Reach.OK
     reason = "ServeConfigRefused"
@@ -44,7 +44,7 @@ class NameConflict(ServeError):
     reason = "ApplicationNameConflict"
 
 
-class NotKeepable(ServeError):
+class ServeBusy(ServeError):
     """Another application's configuration is not known now, so a PUT would lose it. The operator retries."""
 
     reach = Reach.OK

@@ -9,7 +9,7 @@ from octavo_operator.serve.errors import Unreachable
 from octavo_operator.serve.rest import Dashboard
 
 JOBS_PATH = "/api/jobs/"
-MOST_BYTES = 2**23
+MAX_BYTES = 2**23
 _ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
@@ -59,8 +59,8 @@ class RestJobs:
         if status == 404:
             return None
         if status != 200:
-            raise Unreachable(f"{self._dashboard.address}: {status}: Ray's jobs are not to be seen")
-        return _job(self._dashboard.read(body))
+            raise Unreachable(f"{self._dashboard.address}: {status}: Ray does not list its jobs")
+        return _job(self._dashboard.parse_object(body))
 
     async def ended(self, prefix: str) -> tuple[str, ...]:
         status, body = await self._call("GET", "")
@@ -69,7 +69,7 @@ class RestJobs:
         except ValueError:
             listed = None
         if not isinstance(listed, list):
-            raise Unreachable(f"{self._dashboard.address}: {status}: Ray's jobs are not to be seen")
+            raise Unreachable(f"{self._dashboard.address}: {status}: Ray does not list its jobs")
         found = ((job.get("submission_id"), _job(job)) for job in listed if isinstance(job, dict))
         return tuple(name for name, job in found if isinstance(name, str) and name.startswith(prefix) and job.ended)
 
@@ -87,7 +87,7 @@ class RestJobs:
         return status in (200, 404)
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
-        return await self._dashboard.call(method, JOBS_PATH + path, body, most=MOST_BYTES)
+        return await self._dashboard.call(method, JOBS_PATH + path, body, max_bytes=MAX_BYTES)
 
 
 def _job(answer: Mapping[str, Any]) -> Job:

@@ -1,13 +1,13 @@
-"""Merges for ``PUT /api/serve/applications/``, which replaces everything that is declared.
+"""Merges for ``PUT /api/serve/applications/``, which replaces all declared applications.
 
-The functions are pure: from Serve's details and one application they make the body to put.
+The functions are pure. They return the body of the PUT for Serve's details and one application.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_operator.serve.details import DECLARATIVE, word
-from octavo_operator.serve.errors import NameConflict, NotKeepable
+from octavo_operator.serve.details import DECLARATIVE, enum_value
+from octavo_operator.serve.errors import NameConflict, ServeBusy
 
 
 def with_application(
@@ -16,7 +16,7 @@ def with_application(
     """Return the body that adds or replaces ``application`` and keeps all others as they were put.
 
     ``options`` are Serve's. They count only if it does not run yet. Raise ``NameConflict`` if an application of that
-    name, or with that route, has another owner. Raise ``NotKeepable`` if a configuration is not known.
+    name, or with that route, has another owner. Raise ``ServeBusy`` if a configuration is not known.
     """
     name, owner = application["name"], _owner(application)
     check_owner(details, name, owner)
@@ -24,14 +24,16 @@ def with_application(
     route = application.get("route_prefix", "/")
     for other in others:
         if route is not None and other.get("route_prefix", "/") == route:
-            raise NameConflict(f"route prefix {route} belongs to application {other['name']}; change it or remove that")
+            raise NameConflict(
+                f"route prefix {route} belongs to application {other['name']}; change it, or delete that application"
+            )
     return _body(details, [*others, dict(application)], options)
 
 
 def without_application(details: Mapping[str, Any], name: str, owner: str) -> dict[str, Any] | None:
     """Return the body that leaves ``name`` out, None if there is nothing of ours to leave out."""
     found = (details.get("applications") or {}).get(name)
-    if found is None or word(found.get("status")) == "DELETING":
+    if found is None or enum_value(found.get("status")) == "DELETING":
         return None
     try:
         check_owner(details, name, owner)
@@ -41,28 +43,32 @@ def without_application(details: Mapping[str, Any], name: str, owner: str) -> di
 
 
 def check_owner(details: Mapping[str, Any], name: str, owner: str | None) -> None:
-    """Raise ``NameConflict`` if another owner deployed ``name``, ``NotKeepable`` if its owner is unknown."""
+    """Raise ``NameConflict`` if another owner deployed ``name``, ``ServeBusy`` if its owner is unknown."""
     found = (details.get("applications") or {}).get(name)
-    if found is None or word(found.get("status")) == "DELETING":
+    if found is None or enum_value(found.get("status")) == "DELETING":
         return
     config = found.get("deployed_app_config")
     if config is None and _declared(found):
-        raise NotKeepable(f"application {name}: Serve does not say now how it was deployed")
+        raise ServeBusy(f"application {name}: Serve does not report its configuration now, so the operator retries")
     if config is None or _owner(config) != owner:
         theirs = _owner(config or {})
         by = f"owned by {theirs}" if theirs else "not deployed by Octavo"
-        raise NameConflict(f"application {name} is there already, {by}; rename the ServingDeployment or remove it")
+        raise NameConflict(
+            f"application {name} exists already, {by}; rename the ServingDeployment, or delete that application"
+        )
 
 
 def _others(details: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     kept = []
     for other, state in (details.get("applications") or {}).items():
         # An application that is being deleted is no longer declared. A PUT does not touch one made by code in Ray.
-        if other == name or not _declared(state) or word(state.get("status")) == "DELETING":
+        if other == name or not _declared(state) or enum_value(state.get("status")) == "DELETING":
             continue
         config = state.get("deployed_app_config")
         if not isinstance(config, Mapping) or config.get("name") != other:
-            raise NotKeepable(f"application {other}: Serve does not say now how it was deployed, so it could be lost")
+            raise ServeBusy(
+                f"application {other}: Serve does not report its configuration now; a PUT without it would delete it"
+            )
         kept.append(dict(config))
     return kept
 
@@ -89,7 +95,7 @@ def _declared(state: Mapping[str, Any]) -> bool:
 
     An older Serve does not report the source. There an application with a known configuration was declared.
     """
-    source = word(state.get("source"))
+    source = enum_value(state.get("source"))
     return source == DECLARATIVE if source else state.get("deployed_app_config") is not None
 
 

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 
 from octavo_operator import logs, options
-from octavo_operator.main import serve
+from octavo_operator.main import run_operator
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.options import Options
 from octavo_operator.plan import plan
@@ -22,10 +22,10 @@ class Elsewhere(Options):
 
 
 def main() -> None:
-    given = options.read(sys.argv[1:])
+    given = options.parse_options(sys.argv[1:])
     logs.configure(given.log_level, as_json=True)
     chosen = Elsewhere(**{name: getattr(given, name) for name in Options.__dataclass_fields__})
-    asyncio.run(serve(chosen, plan))
+    asyncio.run(run_operator(chosen, plan))
 
 
 if __name__ == "__main__":

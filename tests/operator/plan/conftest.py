@@ -15,10 +15,10 @@ from octavo_operator.model.actions import (
     Apply,
     CreateSecret,
     Delete,
+    DeployApplication,
     PatchCluster,
     PatchService,
     Plan,
-    PutApplication,
     RemoveApplication,
     SetFinalizer,
 )
@@ -32,7 +32,7 @@ from octavo_operator.model.observed import (
     Reach,
     Replica,
     Resource,
-    Serve,
+    ServeState,
 )
 from octavo_operator.plan import plan
 
@@ -227,7 +227,7 @@ class World:
             up = self.external or any(self.address(c.name) == address and c.head_ready for c in clusters)
             if up:
                 apps = {name: app.seen(name) for name, app in ray.apps.items()} if ray.reach in _READ else {}
-                serve[address] = Serve(address, ray.reach, ray.message, "2.60.0", apps, "http://ray.example:8000")
+                serve[address] = ServeState(address, ray.reach, ray.message, "2.60.0", apps, "http://ray.example:8000")
         return Observed(
             namespace_terminating=self.terminating,
             kuberay_installed=self.kuberay,
@@ -313,7 +313,7 @@ class World:
                 json_patch(self.clusters[name], operations)
             case PatchService(name, operations):
                 json_patch(self.children["Service", name], operations)
-            case PutApplication(address, application):
+            case DeployApplication(address, application):
                 self._put(self.rays[address], json.loads(json.dumps(application)))
             case RemoveApplication(address, name):
                 self.rays[address].apps[name].status = "DELETING"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from octavo_api.deployment import ServingDeployment
 from octavo_operator.decide.application import config_hash, owner_of
 from octavo_operator.model.defaults import Defaults
-from octavo_operator.model.desired import counts, place
+from octavo_operator.model.desired import counts, desired_application
 from octavo_operator.model.observed import Application, Key
 
 SPECS = [
@@ -26,7 +26,7 @@ SPECS = [
 def wanted(spec):
     full = {"model": {"uri": "embedded://smollm2"}, **spec}
     deployment = ServingDeployment.read({"metadata": {"name": "qwen", "namespace": "shop"}, "spec": full})
-    return place(Key("shop", "qwen"), deployment, Defaults("i", "2.60.0")).application
+    return desired_application(Key("shop", "qwen"), deployment, Defaults("i", "2.60.0")).config
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -98,5 +98,5 @@ def test_the_owner_is_read_or_there_is_none(config, owner):
 def test_counts_are_those_that_serve_is_asked_for():
     application = wanted({"autoscaling": {"minReplicas": 2, "maxReplicas": 5}, "router": {"replicas": 3}})
     engine, gateway = counts(application, "Engine"), counts(application, "Gateway")
-    assert (engine.least, engine.most, engine.surge) == (2, 5, 2)
-    assert (gateway.least, gateway.most, gateway.surge) == (3, 3, 3)
+    assert (engine.minimum, engine.maximum, engine.surge) == (2, 5, 2)
+    assert (gateway.minimum, gateway.maximum, gateway.surge) == (3, 3, 3)

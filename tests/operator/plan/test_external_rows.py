@@ -5,9 +5,9 @@ import copy
 import pytest
 
 from octavo_api.serve_config import Bind, Placement
-from octavo_operator.model.actions import PutApplication, RemoveApplication, SetFinalizer
+from octavo_operator.model.actions import DeployApplication, RemoveApplication, SetFinalizer
 from octavo_operator.model.defaults import Defaults, Local
-from octavo_operator.model.observed import Reach, Serve
+from octavo_operator.model.observed import Reach, ServeState
 
 ADDRESS = "http://ray.example:8265"
 
@@ -32,7 +32,7 @@ def test_create_sets_the_finalizer_before_it_puts_and_makes_no_child(world):
     w = world(external=True)
     first = w.step()
     assert first.actions[0] == SetFinalizer(True)
-    assert isinstance(first.actions[1], PutApplication)
+    assert isinstance(first.actions[1], DeployApplication)
     assert first.actions[1].address == ADDRESS
     assert first.actions[1].application["route_prefix"] == "/shop/qwen"
     assert first.actions[1].application["args"]["owner"] == "shop/qwen"
@@ -53,7 +53,7 @@ def test_the_doors_of_the_gateways_are_said_where_no_proxy_runs(serving):
     w = serving(external=True)
     seen = w.observed()
     doors = ("http://10.0.0.7:41234", "grpc://10.0.0.7:41235")
-    serve = Serve(ADDRESS, Reach.OK, "", "2.60.0", seen.serve[ADDRESS].applications, None, doors)
+    serve = ServeState(ADDRESS, Reach.OK, "", "2.60.0", seen.serve[ADDRESS].applications, None, doors)
     w.observed = lambda: type(seen)(serve={ADDRESS: serve})
     w.step()
     assert w.status["urls"]["http"] == "http://10.0.0.7:41234/v1"
@@ -163,7 +163,7 @@ def test_a_foreign_application_of_our_name_is_never_touched(world):
         if suspend is not None:
             w.edit(suspend=suspend)
         for _ in range(3):
-            assert not [a for a in w.step().actions if isinstance(a, PutApplication | RemoveApplication)]
+            assert not [a for a in w.step().actions if isinstance(a, DeployApplication | RemoveApplication)]
     assert w.condition("ApplicationReady") == ("False", "ApplicationNameConflict")
     w.delete()
     assert not w.of(RemoveApplication)
@@ -175,7 +175,7 @@ def test_somebody_who_leaves_ours_out_is_corrected_and_counted(serving):
     add_foreign(w)
     for _ in range(3):
         del w.ray.apps["shop.qwen"]
-        assert names(w.step().actions) == ["PutApplication"]
+        assert names(w.step().actions) == ["DeployApplication"]
         w.run_apps()
         w.step()
     assert w.condition("Degraded") == ("True", "DriftFight")
@@ -187,7 +187,7 @@ def test_a_restart_of_ray_is_no_fight(serving):
     w = serving(external=True)
     for _ in range(5):
         w.ray.apps.clear()
-        assert names(w.step().actions) == ["PutApplication"]
+        assert names(w.step().actions) == ["DeployApplication"]
         w.run_apps()
         w.step()
     assert w.reasons.count("ServeConfigRestored") == 5
@@ -250,7 +250,7 @@ def test_forced_where_ray_answers_the_application_is_taken_out_in_one_try_and_no
     w.annotations["serving.octavo.dev/force-delete"] = "true"
     remove, release = w.step().actions
     assert (remove.address, remove.name) == (ADDRESS, "shop.qwen")
-    assert remove.else_told.reason == "CleanupAbandoned"
+    assert remove.event_on_failure.reason == "CleanupAbandoned"
     assert release == SetFinalizer(False)
     assert w.events == [], "only what failed is told"
 
@@ -260,7 +260,7 @@ def test_what_could_never_be_taken_out_is_tried_a_last_time_at_the_deadline(serv
     w.delete()
     w.tick(300)
     remove, release = w.step().actions
-    assert remove.else_told is not None
+    assert remove.event_on_failure is not None
     assert release == SetFinalizer(False)
 
 
@@ -339,9 +339,9 @@ def test_octavo_up_plans_without_finalizer_or_children(world):
     )
     w.defaults = Defaults(image="", ray_version="2.60.0", local=Local("local", placement))
     observed = w.observed()
-    w.observed = lambda: type(observed)(serve={"local": Serve("local", Reach.OK)})
+    w.observed = lambda: type(observed)(serve={"local": ServeState("local", Reach.OK)})
     (put,) = w.plan().actions
-    assert put == PutApplication("local", put.application, None)
+    assert put == DeployApplication("local", put.application, None)
     assert put.application["args"]["bind"] == "loopback"
     assert put.application["args"]["owner"] == "local"
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from octavo_operator.decide.application import config_hash
-from octavo_operator.model.actions import Apply, CreateSecret, Delete, PutApplication, RemoveApplication
+from octavo_operator.model.actions import Apply, CreateSecret, Delete, DeployApplication, RemoveApplication
 from octavo_operator.model.observed import Reach
 
 
@@ -31,7 +31,7 @@ def test_first_create_waits_for_the_head_before_it_puts_the_application(world):
     assert w.step().actions == ()
     w.ray.reach = Reach.OK
     (put,) = w.step().actions
-    assert isinstance(put, PutApplication)
+    assert isinstance(put, DeployApplication)
     assert put.proxy_location == "Disabled"
     w.step()
     assert w.condition("Ready") == ("False", "Deploying")
@@ -61,7 +61,7 @@ def test_not_ready_while_no_gateway_is_behind_the_service(world):
 def test_a_live_edit_is_put_and_touches_no_child(serving):
     w = serving()
     w.edit(engine__maxNumQueuedReqs=9)
-    assert kinds(w.step().actions) == ["PutApplication"]
+    assert kinds(w.step().actions) == ["DeployApplication"]
     assert engines(w.app)["user_config"]["settings"] == {"max_num_queued_reqs": 9}
     assert w.reasons == ["ServeConfigApplied"]
 
@@ -145,7 +145,7 @@ def test_new_cluster_starts_beside_switches_when_all_is_up_drains_and_deletes_th
     (new,) = set(w.clusters) - {old}
     assert w.status["rayCluster"]["pendingHash"] != w.status["rayCluster"]["activeHash"]
     w.head_up(new)
-    assert kinds(w.step().actions) == ["PutApplication"]
+    assert kinds(w.step().actions) == ["DeployApplication"]
     assert w.condition("Ready") == ("False", "RollingOut")
     assert w.condition("Available") == ("True", "Serving")
 
@@ -266,7 +266,7 @@ def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(se
     w.tick(10)
     made_of = copy.deepcopy(w.app.config)
     (again,) = w.step().actions
-    assert isinstance(again, PutApplication)
+    assert isinstance(again, DeployApplication)
     assert config_hash(again.application) == config_hash(made_of)
     (engine, gateway), (engine_before, gateway_before) = again.application["deployments"], made_of["deployments"]
     assert gateway == gateway_before
@@ -276,7 +276,7 @@ def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(se
     assert w.step().actions == (), "not again at once"
     w.tick(300)
     (once_more,) = w.step().actions
-    assert isinstance(once_more, PutApplication)
+    assert isinstance(once_more, DeployApplication)
     assert once_more.application == made_of
 
 
@@ -313,7 +313,7 @@ def test_available_ends_with_the_gateways_even_while_ray_is_silent(serving):
 def test_a_lost_serve_configuration_is_restored(serving):
     w = serving()
     w.ray.apps.clear()
-    assert kinds(w.step().actions) == ["PutApplication"]
+    assert kinds(w.step().actions) == ["DeployApplication"]
     assert w.reasons == ["ServeConfigRestored"]
     assert "driftCorrections" not in w.status
 
@@ -323,7 +323,7 @@ def test_drift_is_corrected_three_times_in_ten_minutes_and_then_not(serving):
     mine = copy.deepcopy(w.app.config)
     for turn in range(3):
         w.app.config = {**mine, "args": {**mine["args"], "model_uri": "hf://other/model"}}
-        assert kinds(w.step().actions) == ["PutApplication"], turn
+        assert kinds(w.step().actions) == ["DeployApplication"], turn
         assert w.app.config["args"] == mine["args"]
         w.run_apps()
         w.step()
@@ -334,7 +334,7 @@ def test_drift_is_corrected_three_times_in_ten_minutes_and_then_not(serving):
     assert w.step().actions == ()
     assert w.reasons.count("DriftFight") == 1
     w.tick(600)
-    assert kinds(w.step().actions) == ["PutApplication"]
+    assert kinds(w.step().actions) == ["DeployApplication"]
     w.run_apps()
     w.step()
     assert w.condition("Degraded") == ("False", "AsAsked")
@@ -355,7 +355,7 @@ def test_a_put_that_failed_is_not_taken_for_drift(serving):
     made = w.plan()
     w.status = copy.deepcopy(dict(made.status))  # the status was written, the put was not done
     made = w.step()
-    assert kinds(made.actions) == ["PutApplication"]
+    assert kinds(made.actions) == ["DeployApplication"]
     assert "DriftCorrected" not in w.reasons
 
 

@@ -67,7 +67,7 @@ def test_kubectl_scale_puts_the_count_and_says_so(serving):
     w = serving()
     w.edit(replicas=3)
     made = w.step()
-    assert set(kinds(made.actions)) == {"PutApplication", "PatchCluster", "PodDisruptionBudget"}
+    assert set(kinds(made.actions)) == {"DeployApplication", "PatchCluster", "PodDisruptionBudget"}
     assert w.reasons == ["Scaled"]
     assert w.events[0].message.endswith("1 → 3")
     w.app.statuses = {"Engine": "UPSCALING", "Gateway": "HEALTHY"}

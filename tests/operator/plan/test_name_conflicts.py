@@ -4,8 +4,8 @@ import pytest
 
 from octavo_operator.model import kinds
 from octavo_operator.model.actions import Apply
-from octavo_operator.model.resource import read
-from octavo_operator.objects.ownership import is_ours, needed
+from octavo_operator.model.resource import parse_spec
+from octavo_operator.objects.ownership import is_ours, needed_objects
 
 THEIRS = [
     ("Service", "qwen"),
@@ -99,7 +99,7 @@ def test_an_object_is_ours_by_label_or_by_owner(world, labels, owners, ours):
 )
 def test_only_names_that_the_spec_asks_for_are_looked_for(serving, spec, wanted):
     w = serving(spec)
-    found = needed(w.resource().key, read(w.resource()))
+    found = needed_objects(w.resource().key, parse_spec(w.resource()))
     assert [kind.kind for kind, _ in found] == ["Secret", "RayCluster", "Service", *wanted]
     assert dict(found)[kinds.RAY_CLUSTER] == w.cluster["metadata"]["name"]
     assert {(kind.kind, name) for kind, name in found if kind != kinds.RAY_CLUSTER} >= w.children.keys()
@@ -108,4 +108,4 @@ def test_only_names_that_the_spec_asks_for_are_looked_for(serving, spec, wanted)
 def test_a_suspended_deployment_needs_no_name(serving):
     w = serving()
     w.edit(suspend=True)
-    assert needed(w.resource().key, read(w.resource())) == ()
+    assert needed_objects(w.resource().key, parse_spec(w.resource())) == ()

@@ -7,7 +7,7 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo_operator.model.actions import Delete, PatchCluster, PutApplication, RemoveApplication
+from octavo_operator.model.actions import Delete, DeployApplication, PatchCluster, RemoveApplication
 from octavo_operator.model.observed import Reach
 
 EXAMPLES = int(os.environ.get("OCTAVO_EXAMPLES", "25"))
@@ -168,7 +168,7 @@ def test_external_whatever_happens_in_the_end_it_is_as_asked_and_the_foreign_one
     assert json.dumps(w.ray.apps["theirs"].config) == before
     assert w.ray.apps["theirs"].status == "RUNNING"
     for action in w.actions:
-        if isinstance(action, PutApplication):
+        if isinstance(action, DeployApplication):
             assert action.application["name"] == "shop.qwen"
         if isinstance(action, RemoveApplication):
             assert action.name == "shop.qwen"

@@ -73,11 +73,11 @@ def test_an_external_status_fits_the_schema(serving):
 
 
 def test_transition_times_move_only_with_the_state():
-    first = conditions.follow({}, {Type.READY: no(Reason.DEPLOYING)}, 1, 100)
+    first = conditions.update({}, {Type.READY: no(Reason.DEPLOYING)}, 1, 100)
     before = {condition.type: condition for condition in first}
-    second = conditions.follow(before, {Type.READY: no(Reason.ROLLING_OUT)}, 2, 200)
+    second = conditions.update(before, {Type.READY: no(Reason.ROLLING_OUT)}, 2, 200)
     assert (second[0].since, second[0].generation) == (100, 2)
-    third = conditions.follow({"Ready": second[0]}, {Type.READY: yes(Reason.SERVING)}, 2, 300)
+    third = conditions.update({"Ready": second[0]}, {Type.READY: yes(Reason.SERVING)}, 2, 300)
     assert third[0].since == 300
 
 
@@ -159,7 +159,7 @@ def test_a_status_that_cannot_be_read_is_as_none():
         {"rayCluster": {"draining": [{"name": "a", "since": "?"}, 4]}, "driftCorrections": [1, "x"]},
         {"configGeneration": "7"},
     ):
-        assert memory.read(status) == memory.Memory()
+        assert memory.read_status(status) == memory.Memory()
 
 
 def test_a_status_survives_a_plan_that_starts_with_a_broken_one(world):

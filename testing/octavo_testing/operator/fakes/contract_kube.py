@@ -94,12 +94,12 @@ class KubeContract:
 
     async def test_a_missing_object_is_none_and_a_missing_kind_is_said_to_be_missing(self, target, kube, api, name):
         assert await kube.get_resource(Key(target.namespace, name)) is None
-        assert await kube.secret(target.namespace, name) is None
+        assert await kube.get_secret(target.namespace, name) is None
         assert await kube.claim_exists(target.namespace, name) is False
         unknown = Kind("nobody.example.com", "v1", "things", "Thing")
-        assert await kube.served(unknown) is False
-        assert await kube.served(kinds.SERVING_DEPLOYMENT) is True
-        assert await kube.served(kinds.SERVICE) is True
+        assert await kube.kind_installed(unknown) is False
+        assert await kube.kind_installed(kinds.SERVING_DEPLOYMENT) is True
+        assert await kube.kind_installed(kinds.SERVICE) is True
         for path in (unknown.path(target.namespace), unknown.path(target.namespace, name)):
             with pytest.raises(KindMissing):
                 await api.call("GET", path)
@@ -216,7 +216,7 @@ class KubeContract:
         labelled = {**document, "metadata": {"name": name, "labels": {names.DEPLOYMENT_LABEL: name}}}
         with pytest.raises(Conflict):
             await kube.apply(target.namespace, {**labelled, "spec": ours})
-        found = await kube.child(kind, target.namespace, name)
+        found = await kube.get_child(kind, target.namespace, name)
         assert found is not None
         assert found["spec"] == made["spec"]
         assert "labels" not in found["metadata"]
@@ -230,7 +230,7 @@ class KubeContract:
         await api.call("DELETE", path)
         with pytest.raises(Conflict):
             await kube.apply(target.namespace, service(name), seen)
-        assert await kube.child(kinds.SERVICE, target.namespace, name) is None
+        assert await kube.get_child(kinds.SERVICE, target.namespace, name) is None
         await kube.apply(target.namespace, service(name))
         with pytest.raises(Conflict):
             await kube.apply(target.namespace, service(name, port=8001), seen)
@@ -238,10 +238,10 @@ class KubeContract:
 
     async def test_a_child_is_found_by_name_whoever_made_it_and_a_secret_without_its_values(self, target, kube, name):
         for kind in (kinds.SERVICE, kinds.SECRET, Kind("nobody.example.com", "v1", "things", "Thing")):
-            assert await kube.child(kind, target.namespace, name) is None
+            assert await kube.get_child(kind, target.namespace, name) is None
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
         await kube.create_secret(target.namespace, secret, ("auth_token",))
-        found = await kube.child(kinds.SECRET, target.namespace, name)
+        found = await kube.get_child(kinds.SECRET, target.namespace, name)
         assert found is not None
         assert found["keys"] == ["auth_token"]
         assert not found.keys() & {"data", "stringData"}
@@ -285,14 +285,14 @@ class KubeContract:
         assert set(children.objects) == {("Service", name), ("Secret", names.token_secret(key))}
         assert children.objects["Service", name]["kind"] == "Service"
         assert children.objects["Secret", names.token_secret(key)]["keys"] == ["auth_token"]
-        value = await kube.secret_value(target.namespace, names.token_secret(key), "auth_token")
+        value = await kube.get_secret_value(target.namespace, names.token_secret(key), "auth_token")
         assert value is not None
         assert len(value) > 20
         assert value.decode() not in str(children)
         with pytest.raises(Conflict):
             await kube.create_secret(target.namespace, secret, ("auth_token",))
-        assert await kube.secret_value(target.namespace, names.token_secret(key), "auth_token") == value
-        assert await kube.secret_value(target.namespace, names.token_secret(key), "other") is None
+        assert await kube.get_secret_value(target.namespace, names.token_secret(key), "auth_token") == value
+        assert await kube.get_secret_value(target.namespace, names.token_secret(key), "other") is None
 
     async def test_a_cluster_is_patched_only_where_its_tests_hold(self, target, kube, api, name):
         await kube.apply(target.namespace, ray_cluster(name, replicas=2))
@@ -363,7 +363,7 @@ class KubeContract:
     async def test_nothing_is_made_in_a_namespace_that_ends_and_it_says_so(self, target, kube, name):
         """Last: the namespace is gone afterwards. A finalizer holds it in termination meanwhile."""
         made = await self.make(target, name, finalizers=["example.com/theirs"])
-        assert not await kube.namespace_ends(target.namespace)
+        assert not await kube.namespace_terminating(target.namespace)
         await target.terminate(target.namespace)
 
         async def ends() -> bool:
@@ -374,7 +374,7 @@ class KubeContract:
             return False
 
         await eventually("creation is refused", ends)
-        assert await kube.namespace_ends(target.namespace)
+        assert await kube.namespace_terminating(target.namespace)
 
         async def deleted() -> Resource | None:
             found = await kube.get_resource(made.key)

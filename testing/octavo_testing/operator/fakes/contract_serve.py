@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.model.observed import Reach, Serve
+from octavo_operator.model.observed import Reach, ServeState
 from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.errors import NameConflict, Refused
 
@@ -53,11 +53,11 @@ class ServeContract:
             "deployments": [{**options, **changes}],
         }
 
-    async def read(self, target: Target, name: str) -> Serve:
-        return await target.client.read(target.address, target.token, name)
+    async def read(self, target: Target, name: str) -> ServeState:
+        return await target.client.fetch(target.address, target.token, name)
 
     async def put(self, target: Target, application: dict[str, Any]) -> None:
-        await target.client.put(target.address, target.token, application, {"proxy_location": "Disabled"})
+        await target.client.deploy(target.address, target.token, application, {"proxy_location": "Disabled"})
 
     async def until(self, target: Target, what: str, condition: Callable[[], Awaitable[Any]]) -> Any:
         for _ in range(int(target.seconds / 0.05)):

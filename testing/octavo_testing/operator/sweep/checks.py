@@ -7,10 +7,10 @@ from octavo_api.deployment import ServingDeployment
 from octavo_api.status import Status
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
-from octavo_operator.model.desired import Place, place
+from octavo_operator.model.desired import DesiredApplication, desired_application
 from octavo_operator.model.observed import Key
 from octavo_operator.model.spec_hash import spec_hash
-from octavo_operator.objects.ownership import needed
+from octavo_operator.objects.ownership import needed_objects
 from octavo_testing.operator.sweep.apiserver import Document, ObjectKey
 from octavo_testing.operator.sweep.kuberay import RunningCluster
 from octavo_testing.operator.sweep.ray import Application, Ray, canonical, status_of
@@ -67,11 +67,11 @@ class Monitor:
         if ready.get("status") == "True" and current and "deletionTimestamp" not in document["metadata"]:
             self.ready_writes += 1
             wanted = wanted_application(document, self._defaults)
-            last = max((ray.served.get(canonical(wanted.application), 0) for ray in self._rays(key, wanted)), default=0)
+            last = max((ray.served.get(canonical(wanted.config), 0) for ray in self._rays(key, wanted)), default=0)
             if self._world.now - last > _FRESH_S:
                 self._world.violated(f"{key}: Ready for generation {generation}, which nothing serves")
 
-    def _rays(self, key: Key, wanted: Place) -> list[Ray]:
+    def _rays(self, key: Key, wanted: DesiredApplication) -> list[Ray]:
         if wanted.address:
             return [ray for ray in [self._world.shared] if wanted.address == EXTERNAL]
         return [c.ray for c in self._world.kuberay.clusters.values() if c.key.namespace == key.namespace]
@@ -105,13 +105,13 @@ def conditions(document: Mapping[str, Any]) -> dict[str, Document]:
     return {condition["type"]: condition for condition in document.get("status", {}).get("conditions", ())}
 
 
-def read(document: Mapping[str, Any]) -> ServingDeployment:
+def parse_spec(document: Mapping[str, Any]) -> ServingDeployment:
     return ServingDeployment.read(document)
 
 
-def wanted_application(document: Mapping[str, Any], defaults: Defaults) -> Place:
+def wanted_application(document: Mapping[str, Any], defaults: Defaults) -> DesiredApplication:
     metadata = document["metadata"]
-    return place(Key(metadata["namespace"], metadata["name"]), read(document), defaults)
+    return desired_application(Key(metadata["namespace"], metadata["name"]), parse_spec(document), defaults)
 
 
 def check(world: World, monitor: Monitor, defaults: Defaults) -> None:
@@ -165,8 +165,8 @@ class Resting:
         self.world, self.document, self.defaults = world, document, defaults
         metadata = document["metadata"]
         self.key = Key(metadata["namespace"], metadata["name"])
-        self.deployment = read(document)
-        self.place = wanted_application(document, defaults)
+        self.deployment = parse_spec(document)
+        self.desired = wanted_application(document, defaults)
         self.conditions = conditions(document)
 
     def wrong(self, text: str) -> None:
@@ -211,7 +211,7 @@ class Resting:
             self.expect("RayClusterReady", "False")
             self._not_ready()
             return
-        application = ray.applications.get(self.place.name)
+        application = ray.applications.get(self.desired.name)
         if application is not None and application.config.get("import_path") == FOREIGN_IMPORT:
             if not spec.suspend:
                 self.expect("ApplicationReady", "False", "ApplicationNameConflict")
@@ -237,7 +237,7 @@ class Resting:
 
     def _needs_foreign(self) -> bool:
         theirs = set(self.world.theirs.values())
-        wanted = needed(self.key, self.deployment)
+        wanted = needed_objects(self.key, self.deployment)
         return any(ObjectKey(kind.kind, self.key.namespace, name) in theirs for kind, name in wanted)
 
     def _not_ready(self) -> None:
@@ -245,10 +245,10 @@ class Resting:
             self.wrong("Ready, though it is not")
 
     def _check_application(self, ray: Ray, gateways: int | None = None) -> None:
-        application = ray.applications.get(self.place.name)
-        if application is None or canonical(application.config) != canonical(self.place.application):
+        application = ray.applications.get(self.desired.name)
+        if application is None or canonical(application.config) != canonical(self.desired.config):
             found = None if application is None else application.config
-            self.wrong(f"Serve has {_differences(self.place.application, found)}")
+            self.wrong(f"Serve has {_differences(self.desired.config, found)}")
             return
         status = status_of(application, self.world.now)
         if status == "DEPLOY_FAILED":
@@ -303,7 +303,7 @@ class Resting:
             self._check_pending(clusters, current)
             return
         others = [cluster.key.name for cluster in clusters if cluster is not current]
-        application = current.ray.applications.get(self.place.name)
+        application = current.ray.applications.get(self.desired.name)
         broken = application is not None and status_of(application, world.now) == "DEPLOY_FAILED"
         if others and not broken:
             self.wrong(f"other RayClusters at rest: {others}")
@@ -355,7 +355,7 @@ class Resting:
         groups = {group["groupName"]: group for group in document["spec"]["workerGroupSpecs"]}
         engine, gateway = groups["engine"], groups["gateway"]
         # The minimum follows Serve's count down: where load keeps engines up, it is still theirs.
-        application = cluster.ray.applications.get(self.place.name)
+        application = cluster.ray.applications.get(self.desired.name)
         kept = 0 if application is None else len(application.deployments["Engine"].running)
         if not least <= engine["minReplicas"] <= max(least, kept) or engine["maxReplicas"] < most:
             self.wrong(f"engine group {engine['minReplicas']}..{engine['maxReplicas']} for {least}..{most}")

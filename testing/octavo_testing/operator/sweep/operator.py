@@ -129,7 +129,7 @@ class Operator:
             return await reconciler.reconcile(key)
 
         queue = WorkQueue(handle, backoff=Backoff(rng=self._rng))
-        self._queue, self._wrote = queue, reconciler.wrote
+        self._queue, self._wrote = queue, reconciler.is_own_write
         work = asyncio.ensure_future(queue.run())
         resync = asyncio.ensure_future(self._resync(kube, queue))
         try:

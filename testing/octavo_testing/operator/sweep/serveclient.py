@@ -9,7 +9,7 @@ from typing import Any
 from octavo_operator.model.observed import Application
 from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.errors import AuthFailed, Refused, Unreachable
-from octavo_operator.serve.import_check import Importable
+from octavo_operator.serve.import_check import ImportCheck
 from octavo_operator.serve.jobs import Job
 from octavo_testing.operator.sweep.apiclient import Life
 from octavo_testing.operator.sweep.faults import Fault, Faults
@@ -41,7 +41,7 @@ class Transport:
         except ServeError as error:
             raise _translated(self._address, error) from None
 
-    async def put(self, config: Mapping[str, Any]) -> None:
+    async def put_config(self, config: Mapping[str, Any]) -> None:
         """Takes effect at once; it is the answer that travels."""
         self._life.check()
         fault = self._faults.draw()
@@ -98,7 +98,7 @@ class Transport:
         if ray is None or ray.dead or not ray.answers:
             raise Unreachable(f"{self._address}: no answer")
         if ray.token is not None and ray.token != self._token:
-            raise AuthFailed(f"{self._address}: 401: Ray does not accept the token, or wants one")
+            raise AuthFailed(f"{self._address}: 401: Ray rejects the token, or requires one")
         return ray
 
 
@@ -106,17 +106,17 @@ class SweepServeClient(ServeClient):
     """The real client, whose transports and gateways' doors are the world's."""
 
     def __init__(self, world: World, life: Life, faults: Faults, rng: random.Random) -> None:
-        super().__init__(self.transport, importable=Importable(self.transport), wanted_version=RAY_VERSION)
+        super().__init__(self.transport, import_check=ImportCheck(self.transport), required_version=RAY_VERSION)
         self._world, self._life, self._faults, self._rng = world, life, faults, rng
 
     def transport(self, address: str, token: str | None) -> Transport:
         return Transport(self._world, self._life, self._faults, self._rng, address, token)
 
-    async def _doors(self, proxy: str, application: Application) -> tuple[str, ...]:
+    async def _listeners(self, proxy: str, application: Application) -> tuple[str, ...]:
         return ("grpc://10.0.0.1:40001", "http://10.0.0.1:40000")
 
 
 def _translated(address: str, error: ServeError) -> Exception:
     if error.code == 400:
-        return Refused(f"{address}: 400: Serve refuses the configuration; its log says why")
+        return Refused(f"{address}: 400: Serve rejects the configuration")
     return Unreachable(f"{address}: {error.code}")
