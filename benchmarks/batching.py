@@ -1,16 +1,17 @@
-"""What continuous batching, paging and chunked prefill bring: each a ratio on one engine with one switch changed.
+"""The gain of continuous batching, paging and chunked prefill: each a ratio on one model with one switch changed.
 
 python benchmarks/batching.py [continuous] [waste] [chunked]
 """
 
 import random
+import time
 from collections.abc import Callable, Sequence
 
 import drive
-from drive import Job, fresh_core
+from drive import Job
 
-from octavo_engine.core.engine_core import EngineCore
-from octavo_engine.startup.loading import LoadedEngine
+from octavo_api.sampling import SamplingParams
+from octavo_engine import LLM
 
 ROWS = 16
 
@@ -20,18 +21,21 @@ def skewed_lengths(count: int, rng: random.Random) -> list[int]:
     return [min(512, max(2, round(24 * rng.lognormvariate(0, 1.2)))) for _ in range(count)]
 
 
-def continuous(loaded: LoadedEngine) -> None:
+def continuous(scale: float) -> None:
     """Continuous ÷ static batching at 16 rows. Static admits the next batch only when the last has ended."""
+    llm = load(max_num_seqs=ROWS, enable_prefix_caching=False)
     rng = random.Random(0)
-    lengths = skewed_lengths(8 * ROWS, rng)
-    prompts = [drive.prompt(32, rng, loaded.vocab_size) for _ in lengths]
+    lengths = skewed_lengths(max(1, round(8 * scale)) * ROWS, rng)
+    prompts = [drive.prompt(32, rng, llm.vocab_size) for _ in lengths]
+    samplings = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
 
-    def jobs(part: slice = slice(None)) -> list[Job]:
-        return [Job(f"r{i}", p, n) for i, (p, n) in list(enumerate(zip(prompts, lengths, strict=True)))[part]]
+    def seconds(first: int, last: int) -> float:
+        start = time.monotonic()
+        llm.generate(prompts[first:last], samplings[first:last])
+        return time.monotonic() - start
 
-    core = fresh_core(loaded, max_num_seqs=ROWS, enable_prefix_caching=False)
-    static_s = sum(drive.run(core, loaded, jobs(slice(i, i + ROWS))) for i in range(0, len(lengths), ROWS))
-    continuous_s = drive.run(fresh_core(loaded, max_num_seqs=ROWS, enable_prefix_caching=False), loaded, jobs())
+    static_s = sum(seconds(i, i + ROWS) for i in range(0, len(lengths), ROWS))
+    continuous_s = seconds(0, len(lengths))
     batches = [lengths[i : i + ROWS] for i in range(0, len(lengths), ROWS)]
     drive.report(
         "continuous ÷ static batching, 16 rows",
@@ -46,22 +50,24 @@ def continuous(loaded: LoadedEngine) -> None:
     )
 
 
-def waste(loaded: LoadedEngine) -> None:
+def waste(scale: float) -> None:
     """Share of allocated KV slots that hold nothing, at a mean length of 250 tokens."""
+    llm = load(max_num_seqs=ROWS)
     rng = random.Random(1)
     jobs = [
-        Job(f"r{i}", drive.prompt(rng.randint(100, 200), rng, loaded.vocab_size), rng.randint(50, 150))
-        for i in range(48)
+        Job(f"r{i}", drive.prompt(rng.randint(100, 200), rng, llm.vocab_size), rng.randint(50, 150))
+        for i in range(max(1, round(48 * scale)))
     ]
-    block_size = loaded.core_config.block_size
+    core = llm.llm_engine.core
+    block_size = core.config.block_size
     allocated = used = 0
 
-    def count(core: EngineCore) -> None:
+    def count() -> None:
         nonlocal allocated, used
         allocated += core.load().kv_blocks_pinned * block_size
         used += sum(seq.num_computed_tokens for seq in core._scheduler.running if seq.row is not None)
 
-    drive.run(fresh_core(loaded, max_num_seqs=ROWS), loaded, jobs, count)
+    drive.run(llm.llm_engine, jobs, count)
     drive.report(
         "KV slots allocated and not used",
         {
@@ -72,15 +78,16 @@ def waste(loaded: LoadedEngine) -> None:
     )
 
 
-def chunked(loaded: LoadedEngine) -> None:
+def chunked(scale: float) -> None:
     """p99 inter-token latency of 8 decoding streams while 2,000-token prompts arrive: chunked ÷ unchunked."""
+    llm = load(max_num_seqs=64)
     latencies = {}
     for name, threshold in (("chunked", 256), ("unchunked", 0)):
         rng = random.Random(2)
-        streams = [Job(f"stream{i}", drive.prompt(32, rng, loaded.vocab_size), 160) for i in range(8)]
-        long = [Job(f"long{i}", drive.prompt(2000, rng, loaded.vocab_size), 4, 1.0 + 6.0 * i) for i in range(4)]
-        core = fresh_core(loaded, long_prefill_token_threshold=threshold, max_num_batched_tokens=4096)
-        drive.run(core, loaded, streams + long)
+        streams = [Job(f"s{i}", drive.prompt(32, rng, llm.vocab_size), max(4, round(160 * scale))) for i in range(8)]
+        arrivals = [1.0 + 6.0 * i for i in range(max(1, round(4 * scale)))]
+        long = [Job(f"long{i}", drive.prompt(2000, rng, llm.vocab_size), 4, at) for i, at in enumerate(arrivals)]
+        drive.run(llm.create_engine(long_prefill_token_threshold=threshold), streams + long)
         overlapped = drive.gaps(streams)
         latencies[name] = (drive.percentile(overlapped, 99), max(overlapped), long)
     ttft = {name: max(j.token_times[0] - j.arrival_s for j in long) for name, (_, _, long) in latencies.items()}
@@ -96,16 +103,20 @@ def chunked(loaded: LoadedEngine) -> None:
     )
 
 
-PARTS: dict[str, Callable[[LoadedEngine], None]] = {"continuous": continuous, "waste": waste, "chunked": chunked}
+def load(**settings: object) -> LLM:
+    return drive.load(max_num_batched_tokens=4096, max_model_len=4096, **settings)
+
+
+PARTS: dict[str, Callable[[float], None]] = {"continuous": continuous, "waste": waste, "chunked": chunked}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = drive.arguments(__doc__ or "")
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
-    parts = drive.choose(parser.parse_args(argv).parts, PARTS)
-    loaded = drive.load(max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096)
-    for part in parts:
-        PARTS[part](loaded)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the number of requests")
+    options = parser.parse_args(argv)
+    for part in drive.choose(options.parts, PARTS):
+        PARTS[part](options.scale)
 
 
 if __name__ == "__main__":

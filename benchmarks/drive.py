@@ -1,7 +1,6 @@
-"""Drives scheduler and runner in this process, without service or gateway, and records what the benchmarks report."""
+"""Offline runs of the embedded model in this process, and the figures that the benchmarks report."""
 
 import argparse
-import dataclasses
 import json
 import random
 import statistics
@@ -12,28 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_api.sampling import SamplingParams
-from octavo_api.settings import EngineSettings
-from octavo_engine.core.engine_core import EngineCore
+from octavo_engine import LLM
 from octavo_engine.core.request import NewRequest
-from octavo_engine.startup.loading import LoadedEngine, load_engine
+from octavo_engine.llm_engine import LLMEngine
 
 
-def load(**settings: Any) -> LoadedEngine:
-    """Loads the embedded model with ``settings``, on all CPUs of this process."""
-    return load_engine(
-        "embedded://smollm2",
-        None,
-        EngineSettings.read(settings, where="engine"),
-        num_cpus=None,
-        replicas_on_node=1,
-        memory_limit=None,
-        report=lambda text: print(text, file=sys.stderr),
-    )
-
-
-def fresh_core(loaded: LoadedEngine, **changes: Any) -> EngineCore:
-    """Returns a core with an empty cache over the loaded runner."""
-    return EngineCore(dataclasses.replace(loaded.core_config, **changes))
+def load(**settings: Any) -> LLM:
+    """Load the embedded model with ``settings``, on all CPUs of this process."""
+    return LLM("embedded://smollm2", report=lambda text: print(text, file=sys.stderr), **settings)
 
 
 @dataclass(slots=True)
@@ -56,32 +41,24 @@ def prompt(length: int, rng: random.Random, vocab_size: int) -> list[int]:
     return [rng.randrange(100, vocab_size) for _ in range(length)]
 
 
-def run(
-    core: EngineCore, loaded: LoadedEngine, jobs: Iterable[Job], after_step: Callable[[EngineCore], None] | None = None
-) -> float:
-    """Runs ``jobs`` to their end and returns the seconds it took; times in the jobs count from the start."""
+def run(engine: LLMEngine, jobs: Iterable[Job], after_step: Callable[[], None] = lambda: None) -> None:
+    """Run ``jobs``, each from its arrival, to their end. Times in the jobs are seconds from the start."""
     waiting = sorted(jobs, key=lambda job: job.arrival_s)
     by_name = {job.name: job for job in waiting}
     start = time.monotonic()
-    while waiting or core.has_unfinished:
-        now = time.monotonic()
-        while waiting and waiting[0].arrival_s <= now - start:
-            core.add_request(waiting.pop(0).request(), now)
-        plan = core.schedule(now)
-        if plan is None:
+    while waiting or engine.has_unfinished_requests:
+        while waiting and waiting[0].arrival_s <= time.monotonic() - start:
+            engine.add_request(waiting.pop(0).request())
+        if not engine.has_unfinished_requests:
             time.sleep(0.001)
             continue
-        output = loaded.runner.execute(plan)
-        core.commit(output, time.monotonic())
-        core.take_events()
+        outputs = engine.step()
         done = time.monotonic() - start
-        for item in core.take_outputs():
-            job = by_name[item.request_id]
+        for item in outputs:
+            job = by_name[str(item.request_id)]
             job.tokens.extend(item.token_ids)
             job.token_times.extend(done for _ in item.token_ids)
-        if after_step:
-            after_step(core)
-    return time.monotonic() - start
+        after_step()
 
 
 def gaps(jobs: Iterable[Job]) -> list[float]:

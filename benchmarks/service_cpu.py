@@ -22,8 +22,8 @@ from octavo_api.protocol import PROTOCOL_VERSION, client_options
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc
-from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.request import NewRequest
+from octavo_engine.llm_engine import LLMEngine
 from octavo_engine.startup.synthetic import load_synthetic
 
 VOCAB = 32000
@@ -115,17 +115,15 @@ async def measure(pid: int, port: int, options: argparse.Namespace) -> dict[str,
 def core_alone(options: argparse.Namespace) -> float:
     """Returns the microseconds for each token of scheduler and runner without the service."""
     engine = load_synthetic(f"synthetic://{VOCAB}", settings(options), num_blocks=num_blocks(options))
-    core = EngineCore(engine.core_config)
+    llm_engine = LLMEngine(engine.core_config, engine.runner)
     sampling = SamplingParams(max_tokens=options.tokens, ignore_eos=True)
     for stream in range(options.streams):
-        core.add_request(NewRequest(stream, prompt(stream), None, sampling), 0.0)
+        llm_engine.add_request(NewRequest(stream, prompt(stream), None, sampling))
     tokens = 0
     started = time.process_time()
-    while (plan := core.schedule(0.0)) is not None:
-        core.commit(engine.runner.execute(plan), 0.0)
-        tokens += sum(len(output.token_ids) for output in core.take_outputs())
-        core.take_events()
-        core.load()
+    while llm_engine.has_unfinished_requests:
+        tokens += sum(len(output.token_ids) for output in llm_engine.step())
+        llm_engine.core.load()
     return (time.process_time() - started) / tokens * 1e6
 
 

@@ -1,18 +1,17 @@
 """Offline inference: one model in this process, without a gateway or a service."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo_api.errors import EngineFailure, InvalidRequest
+from octavo_api.errors import InvalidRequest
 from octavo_api.finish_reason import FinishReason
 from octavo_api.model_source import locate, normalize_uri
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
-from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.plan import Logprobs
 from octavo_engine.core.request import NewRequest, RequestOutput
+from octavo_engine.llm_engine import LLMEngine
 from octavo_engine.startup.loading import load_engine
 from octavo_text import ModelText
 
@@ -65,14 +64,26 @@ class LLM:
     ) -> None:
         uri = normalize_uri(model)
         read = EngineSettings.read({"max_num_queued_reqs": _QUEUE, **settings}, where="LLM")
-        self._engine = load_engine(uri, revision, read, report=report)
+        self._loaded = load_engine(uri, revision, read, report=report)
         self._text = ModelText.load(locate(uri, revision))
-        self._core = EngineCore(self._engine.core_config)
+        self.llm_engine = self.create_engine()
+
+    @property
+    def vocab_size(self) -> int:
+        return self._loaded.vocab_size
+
+    def create_engine(self, **changes: Any) -> LLMEngine:
+        """Return an engine of its own over this model, with ``changes`` to its ``CoreConfig``."""
+        return LLMEngine(replace(self._loaded.core_config, **changes), self._loaded.runner)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes."""
+        self.llm_engine.core.reset_prefix_cache()
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[GenerateOutput]:
-        """Computes all prompts together and returns one result for each, in their order.
+        """Compute all prompts together and return one result for each, in their order.
 
         ``sampling`` is one for all prompts, or one for each. Raises the ``RequestError`` of the first prompt that
         cannot run, before any is computed, and ``EngineFailure`` if the model's numbers fail.
@@ -88,11 +99,14 @@ class LLM:
         ]
         try:
             for index, (result, one) in enumerate(zip(results, params, strict=True)):
-                self._core.add_request(NewRequest(index, result.prompt_token_ids, None, one), time.monotonic())
-            self._run(results)
+                self.llm_engine.add_request(NewRequest(index, result.prompt_token_ids, None, one))
+            while self.llm_engine.has_unfinished_requests:
+                for item in self.llm_engine.step():
+                    assert isinstance(item.request_id, int)
+                    _add(results[item.request_id], item)
         except BaseException:
             # A plan may be in flight: no request of this call may stay in the core.
-            self._core = EngineCore(self._engine.core_config)
+            self.llm_engine = self.create_engine()
             raise
         for result in results:
             for output in result.outputs:
@@ -101,18 +115,6 @@ class LLM:
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         return self._text.encode_now(prompt) if isinstance(prompt, str) else list(prompt)
-
-    def _run(self, results: list[GenerateOutput]) -> None:
-        core = self._core
-        while core.has_unfinished:
-            plan = core.schedule(time.monotonic())
-            if plan is None:
-                raise EngineFailure("no request can run")
-            core.commit(self._engine.runner.execute(plan), time.monotonic())
-            core.take_events()
-            for item in core.take_outputs():
-                assert isinstance(item.request_id, int)
-                _add(results[item.request_id], item)
 
 
 def _add(result: GenerateOutput, item: RequestOutput) -> None:
