@@ -7,21 +7,23 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+What = str | Callable[[], str]
+"""Name of the condition; a function adds the situation at the end of the time."""
 
 
-def eventually(what: str, condition: Callable[[], T], timeout_s: float = 60, every_s: float = 0.05) -> T:
+def eventually(what: What, condition: Callable[[], T], timeout_s: float = 60, every_s: float = 0.05) -> T:
     """Return the first true value of ``condition``; raise AssertionError with ``what`` after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while True:
         if value := condition():
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not in {timeout_s:g} s: {what}")
+            raise AssertionError(f"not in {timeout_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(every_s)
 
 
 async def eventually_async(
-    what: str, condition: Callable[[], T | Awaitable[T]], timeout_s: float = 20, every_s: float = 0.01
+    what: What, condition: Callable[[], T | Awaitable[T]], timeout_s: float = 20, every_s: float = 0.01
 ) -> T:
     """Return the first true value of ``condition``, which may be a coroutine function, without blocking the loop."""
     deadline = time.monotonic() + timeout_s
@@ -32,5 +34,5 @@ async def eventually_async(
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not in {timeout_s:g} s: {what}")
+            raise AssertionError(f"not in {timeout_s:g} s: {what if isinstance(what, str) else what()}")
         await asyncio.sleep(every_s)

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -15,8 +14,8 @@ import pytest
 
 from octavo_api.errors import StartupError
 from octavo_cli.chat import Answer, Endpoint
-
-TIMEOUT_S = 30.0
+from octavo_testing.command import OCTAVO
+from octavo_testing.waiting import eventually
 
 STATISTICS = re.compile(r"(\d+) prompt tokens \((\d+) cached\) · (\d+) tokens · first token after")
 
@@ -25,11 +24,10 @@ class Terminal:
     """``octavo chat`` under a pseudo terminal."""
 
     def __init__(self, *arguments: str) -> None:
-        script = "from octavo_cli.main import main; main()"
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job has it ignored
-            os.execv(sys.executable, [sys.executable, "-c", script, "chat", *arguments])
+            os.execv(sys.executable, [*OCTAVO, "chat", *arguments])
         self.shown = ""
 
     def type(self, text: str) -> None:
@@ -37,13 +35,19 @@ class Terminal:
 
     def expect(self, pattern: str) -> re.Match[str]:
         """Reads on until ``pattern`` appears and forgets everything up to its end."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (found := re.search(pattern, self.shown)):
-            assert time.monotonic() < deadline, self.shown
-            if select.select([self._fd], [], [], 0.1)[0]:
-                self.shown += os.read(self._fd, 65536).decode(errors="replace")
+        found = eventually(
+            lambda: f"{pattern} in {self.shown}", lambda: self._read_on(pattern), timeout_s=30, every_s=0
+        )
+        assert found is not None
         self.shown = self.shown[found.end() :]
         return found
+
+    def _read_on(self, pattern: str) -> re.Match[str] | None:
+        if found := re.search(pattern, self.shown):
+            return found
+        if select.select([self._fd], [], [], 0.1)[0]:
+            self.shown += os.read(self._fd, 65536).decode(errors="replace")
+        return None
 
     def exit_status(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -59,10 +63,7 @@ class Terminal:
 
 @pytest.fixture
 def open_terminal(endpoint: str) -> Iterator[Callable[..., Terminal]]:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not ready(endpoint):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually("a ready gateway", lambda: ready(endpoint), every_s=0.1)
     opened: list[Terminal] = []
 
     def open_one(*arguments: str) -> Terminal:
@@ -107,11 +108,8 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(open_terminal) -> None:
 
 
 def test_nothing_that_listens_is_said_clearly(free_ports: tuple[int, int]) -> None:
-    script = "from octavo_cli.main import main; main()"
     url = f"http://127.0.0.1:{free_ports[0]}"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "chat", "--url", url], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([*OCTAVO, "chat", "--url", url], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert url in done.stderr
     assert "octavo up" in done.stderr

@@ -1,11 +1,7 @@
 """OpenAI's Python client and a plain grpcio client, unmodified, against ``octavo up`` with the embedded model."""
 
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import grpc
 import openai
@@ -14,7 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from openai import OpenAI
 
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
-from octavo_serving.local.processes import descendants
+from octavo_testing.command import Up
+from octavo_testing.processes import free_ports
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(150)]
 
@@ -23,28 +20,17 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module")
-def ports(
-    tmp_path_factory: pytest.TempPathFactory, draw_ports: Callable[[int], list[int]]
-) -> Iterator[tuple[int, int]]:
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """HTTP and gRPC port of a running ``octavo up``."""
-    http, rpc = draw_ports(2)
-    said = tmp_path_factory.mktemp("up") / "said"
-    command = [sys.executable, "-c", "from octavo_cli.main import main; main()", "up"]
-    options = ["--port", str(http), "--grpc-port", str(rpc), "--set", "engine.kv_cache_memory_bytes=128Mi"]
-    with said.open("w") as out:
-        process = subprocess.Popen([*command, *options], stdout=out, stderr=out, start_new_session=True)
+    http, rpc = free_ports(2)
+    up = Up.start(tmp_path_factory.mktemp("up") / "said", (http, rpc), "--set", "engine.kv_cache_memory_bytes=128Mi")
     try:
-        deadline = time.monotonic() + 100
-        while "Ready in" not in said.read_text():
-            assert process.poll() is None, said.read_text()
-            assert time.monotonic() < deadline, said.read_text()
-            time.sleep(0.1)
+        up.wait_for("Ready in")
         yield http, rpc
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
+        up.process.send_signal(signal.SIGINT)
+        up.process.wait(30)
     finally:
-        for pid in {*descendants(process.pid), process.pid} if process.poll() is None else ():
-            os.kill(pid, signal.SIGKILL)
+        up.end()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The operator's plan against a real Ray in this process: what Serve says of itself is read as it is meant."""
 
-import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 
@@ -12,6 +11,7 @@ from octavo_cli.local_operator import LocalOperator, Look, placement
 from octavo_cli.local_serve import InProcess
 from octavo_operator.serve.errors import Refused
 from octavo_serving.local.local_ray import LocalRay, RunFolder
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(290)]
 
@@ -28,13 +28,17 @@ def controller() -> Iterator[object]:
         folder.remove()
 
 
-def until(operator: LocalOperator, done: Callable[[Look], object], timeout_s: float = 120.0) -> Look:
-    deadline = time.monotonic() + timeout_s
-    while not done(look := operator.round()):
-        assert not look.hindrance, look.hindrance
-        assert time.monotonic() < deadline, look
-        time.sleep(0.1)
-    return look
+def until(operator: LocalOperator, done: Callable[[Look], object]) -> Look:
+    """Run rounds until one shows it."""
+
+    def look() -> Look | None:
+        found = operator.round()
+        assert not found.hindrance, found.hindrance
+        return found if done(found) else None
+
+    found = eventually("a round that shows it", look, timeout_s=120, every_s=0.1)
+    assert found is not None
+    return found
 
 
 async def test_what_serve_refuses_is_refused_and_not_unreachable(controller) -> None:

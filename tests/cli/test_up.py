@@ -5,63 +5,22 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
 from octavo_serving.local.processes import descendants
+from octavo_testing.command import Up
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(150)]
 
-OCTAVO = [sys.executable, "-c", "from octavo_cli.main import main; main()"]
 SMALL = ("--set", "engine.kv_cache_memory_bytes=64Mi")
 SMALLEST = Path(__file__).parents[2] / "manifests" / "samples" / "01-smallest.yaml"
-FOLDERS = Path("/tmp")
-
-
-@dataclass
-class Up:
-    """A running ``octavo up``."""
-
-    process: subprocess.Popen[str]
-    ports: tuple[int, int]
-    output: Path
-    folders_before: set[Path]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.ports[0]}"
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def wait_for(self, text: str, timeout_s: float = 100.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while text not in self.said():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.05)
-
-    def left_behind(self) -> list[str]:
-        """Returns what should be gone."""
-        left = [str(folder) for folder in run_folders() - self.folders_before]
-        for port in self.ports:
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    left.append(f"port {port}")
-        return left
-
-
-def run_folders() -> set[Path]:
-    return {folder for folder in FOLDERS.glob("octavo-*") if (folder / "ray-token").exists()}
 
 
 @pytest.fixture
@@ -69,35 +28,15 @@ def up(tmp_path: Path, free_ports: tuple[int, int]) -> Iterator[Callable[..., Up
     started: list[Up] = []
 
     def start(*arguments: str) -> Up:
-        output = tmp_path / f"up-{len(started)}.txt"
-        http, grpc = free_ports
-        before = run_folders()
-        with output.open("w") as file:
-            process = subprocess.Popen(
-                [*OCTAVO, "up", "--port", str(http), "--grpc-port", str(grpc), *arguments],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        started.append(Up(process, free_ports, output, before))
+        started.append(Up.start(tmp_path / f"up-{len(started)}.txt", free_ports, *arguments))
         return started[-1]
 
     yield start
     for one in started:
-        for pid in {*descendants(one.process.pid), one.process.pid}:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        one.process.wait()
-        for folder in run_folders() - one.folders_before:
-            shutil.rmtree(folder)
+        one.end()
 
 
-def test_two_replicas_answer_the_printed_line_and_ctrl_c_lets_an_answer_end(
-    up: Callable[..., Up], tmp_path: Path
-) -> None:
+def test_two_replicas_answer_and_ctrl_c_lets_an_answer_end(up: Callable[..., Up], tmp_path: Path) -> None:
     keys = tmp_path / "my keys"
     keys.write_text("# tenants\nreader sk-0123456789\n")
     service = up("--replicas", "2", "--api-key-file", str(keys), *SMALL)
@@ -156,12 +95,15 @@ def test_stopped_while_it_starts_it_leaves_nothing_behind(up: Callable[..., Up])
     assert service.left_behind() == []
 
 
-def test_a_signal_to_the_whole_group_while_ray_starts_does_not_wait_for_what_is_gone(up: Callable[..., Up]) -> None:
+def test_a_signal_to_the_whole_group_while_ray_starts_ends_it_at_once(up: Callable[..., Up]) -> None:
     service = up(*SMALL)
     service.wait_for("Imports")
-    while not (gcs := [pid for pid in descendants(service.process.pid) if name_of(pid) == "gcs_server"]):
+
+    def gcs_servers() -> list[int]:
         assert service.process.poll() is None, service.said()
-        time.sleep(0.01)
+        return [pid for pid in descendants(service.process.pid) if name_of(pid) == "gcs_server"]
+
+    gcs = eventually("a GCS server", gcs_servers, every_s=0.01)
     assert os.getpgid(gcs[0]) != service.process.pid
     os.killpg(service.process.pid, signal.SIGTERM)
     assert service.process.wait(25) == 0
