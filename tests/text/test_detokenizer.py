@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from octavo_api.errors import InvalidRequest, ModelError
+from octavo_testing.text.corpus import HOSTILE
 from octavo_text import Detokenizer, ModelText
 from octavo_text.gguf_metadata import read_gguf_metadata
 from octavo_text.gguf_tokenizer import tokenizer_document
@@ -134,9 +135,9 @@ def byte_fallback(sentencepiece_values, write_gguf) -> tuple[Tokenizer, Vocabula
     return tokenizer, read_vocabulary(tokenizer, tokenizer.get_vocab_size())
 
 
-def test_byte_fallback_characters_come_whole(byte_fallback, hostile) -> None:
+def test_byte_fallback_characters_come_whole(byte_fallback) -> None:
     tokenizer, vocabulary = byte_fallback
-    for text in hostile:
+    for text in HOSTILE:
         ids = tokenizer.encode(text).ids
         shown = deltas(Detokenizer(vocabulary, []), ids)
         assert "".join(shown) == tokenizer.decode(ids)

@@ -9,6 +9,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from octavo_api.errors import ModelError
+from octavo_testing.text.corpus import HOSTILE
+from octavo_testing.text.vocabularies import byte_level_values, train_byte_level
 from octavo_text.gguf_metadata import read_gguf_metadata
 from octavo_text.gguf_tokenizer import tokenizer_document
 from octavo_text.pre_tokenizers import PRE_TOKENIZERS
@@ -57,39 +59,35 @@ def convert(values: Mapping[str, Any]) -> Tokenizer:
 
 
 @pytest.mark.parametrize("pre", FAMILIES)
-def test_byte_level_families_encode_as_their_own_tokenizer(
-    pre, train_byte_level, byte_level_values, write_gguf, hostile
-) -> None:
+def test_byte_level_families_encode_as_their_own_tokenizer(pre, write_gguf) -> None:
     pre_tokenizer, options = FAMILIES[pre]
     theirs = train_byte_level(pre_tokenizer, **options)
     ours = convert(read_gguf_metadata(write_gguf(byte_level_values(theirs, pre))).values)
-    for text in hostile:
+    for text in HOSTILE:
         ids = theirs.encode(text).ids
         assert ours.encode(text, add_special_tokens=False).ids == ids, repr(text[:60])
         assert ours.decode(ids) == theirs.decode(ids)
 
 
-def test_the_corpus_tells_families_apart(train_byte_level, byte_level_values, hostile) -> None:
+def test_the_corpus_tells_families_apart() -> None:
     """Else the test above could not fail: with one family's vocabulary, every other cut gives other tokens."""
     values = byte_level_values(train_byte_level(BYTE_LEVEL), "gpt-2")
     of_family = {
-        pre: [tuple(convert(values | {"tokenizer.ggml.pre": pre}).encode(text).ids) for text in hostile]
+        pre: [tuple(convert(values | {"tokenizer.ggml.pre": pre}).encode(text).ids) for text in HOSTILE]
         for pre in ("gpt-2", "smollm", "qwen2", "tekken", "gpt-4o")
     }
     assert len({tuple(ids) for ids in of_family.values()}) == len(of_family)
 
 
 @pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("gpt-2", False), ("qwen2", False)])
-def test_words_that_are_tokens_are_taken_whole_where_the_family_says_so(
-    pre, whole, train_byte_level, byte_level_values
-) -> None:
+def test_words_that_are_tokens_are_taken_whole_where_the_family_says_so(pre, whole) -> None:
     values = byte_level_values(train_byte_level(BYTE_LEVEL), pre)
     values["tokenizer.ggml.tokens"] = [*values["tokenizer.ggml.tokens"], "xqzkvj"]
     values["tokenizer.ggml.token_type"] = [*values["tokenizer.ggml.token_type"], 1]
     assert (convert(values).encode("xqzkvj", add_special_tokens=False).ids == [600]) == whole
 
 
-def test_unknown_pre_tokenizer_is_named_with_all_known(train_byte_level, byte_level_values) -> None:
+def test_unknown_pre_tokenizer_is_named_with_all_known() -> None:
     values = byte_level_values(train_byte_level(BYTE_LEVEL), "klingon")
     with pytest.raises(ModelError, match=r"tokenizer\.ggml\.pre: got 'klingon', allowed: ") as error:
         tokenizer_document(values)
@@ -111,14 +109,14 @@ def test_unknown_pre_tokenizer_is_named_with_all_known(train_byte_level, byte_le
         ),
     ],
 )
-def test_says_what_is_wrong(change, says, train_byte_level, byte_level_values) -> None:
+def test_says_what_is_wrong(change, says) -> None:
     with pytest.raises(ModelError) as error:
         tokenizer_document(byte_level_values(train_byte_level(BYTE_LEVEL), "gpt-2") | change)
     assert error.value.message.startswith(says)
 
 
 @pytest.mark.parametrize(("add_bos", "add_eos"), [(False, False), (True, False), (False, True), (True, True)])
-def test_flags_put_bos_and_eos_around_a_text(add_bos, add_eos, train_byte_level, byte_level_values) -> None:
+def test_flags_put_bos_and_eos_around_a_text(add_bos, add_eos) -> None:
     values = byte_level_values(
         train_byte_level(BYTE_LEVEL),
         "gpt-2",
@@ -132,7 +130,7 @@ def test_flags_put_bos_and_eos_around_a_text(add_bos, add_eos, train_byte_level,
     assert tokenizer.encode("hello").ids == [0] * add_bos + inner + [1] * add_eos
 
 
-def test_user_defined_tokens_stay_whole_and_visible(train_byte_level, byte_level_values) -> None:
+def test_user_defined_tokens_stay_whole_and_visible() -> None:
     values = byte_level_values(train_byte_level(BYTE_LEVEL), "gpt-2")
     values["tokenizer.ggml.tokens"] = [*values["tokenizer.ggml.tokens"], "<think>", "<｜end▁of▁it｜>"]
     values["tokenizer.ggml.token_type"] = [*values["tokenizer.ggml.token_type"], 4, 3]
@@ -161,10 +159,10 @@ def sentencepiece(values: Mapping[str, Any], text: str) -> list[int]:
     return ids
 
 
-def test_sentencepiece_encodes_as_the_algorithm_says(sentencepiece_values, write_gguf, hostile) -> None:
+def test_sentencepiece_encodes_as_the_algorithm_says(sentencepiece_values, write_gguf) -> None:
     values = read_gguf_metadata(write_gguf(sentencepiece_values)).values
     tokenizer = convert(values)
-    for text in hostile:
+    for text in HOSTILE:
         if text and "<s>" not in text and len(text) < 600:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             assert ids == sentencepiece(values, text), repr(text[:60])

@@ -8,6 +8,8 @@ from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from octavo_api.errors import InvalidRequest, ModelError
 from octavo_api.model_source import Format, ModelFiles
+from octavo_testing.text.corpus import HOSTILE
+from octavo_testing.text.vocabularies import byte_level_values, train_byte_level
 from octavo_text import ModelText
 
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -15,7 +17,7 @@ CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_e
 
 
 @pytest.fixture
-def folder(tmp_path: Path, train_byte_level) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A model folder in Hugging Face's layout, without weights."""
     tokenizer: Tokenizer = train_byte_level(BYTE_LEVEL)
     tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
@@ -71,7 +73,7 @@ def test_limits_of_a_nested_text_config(folder: Path) -> None:
 
 
 @pytest.mark.model
-async def test_folder_encodes_as_transformers_does(folder: Path, hostile: list[str]) -> None:
+async def test_folder_encodes_as_transformers_does(folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     for pieces in (["$A"], ["<s>", "$A"], ["<s>", "$A", "<|im_end|>"]):
@@ -83,7 +85,7 @@ async def test_folder_encodes_as_transformers_does(folder: Path, hostile: list[s
         tokenizer.save(str(folder / "tokenizer.json"))
         theirs = PreTrainedTokenizerFast.from_pretrained(folder)
         ours = load(folder)
-        for text in hostile:
+        for text in HOSTILE:
             assert await ours.encode(text) == theirs.encode(text), (pieces, text[:60])
             assert await ours.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
             messages = [{"role": "user", "content": text}]
@@ -168,7 +170,7 @@ def test_missing_files_are_named(folder: Path, name: str) -> None:
         load(folder)
 
 
-def test_reads_a_gguf_file(write_gguf, train_byte_level, byte_level_values, tmp_path: Path) -> None:
+def test_reads_a_gguf_file(write_gguf, tmp_path: Path) -> None:
     values = byte_level_values(train_byte_level(BYTE_LEVEL), "gpt-2", bos_token_id=0, eos_token_id=1, eot_token_id=2)
     values |= {
         "llama.context_length": 512,
@@ -192,7 +194,7 @@ def test_reads_a_gguf_file(write_gguf, train_byte_level, byte_level_values, tmp_
         ({"general.sampling.top_p": 7.0}, "general.sampling: top_p: got 7.0"),
     ],
 )
-def test_broken_gguf_is_named(change, says, write_gguf, train_byte_level, byte_level_values, tmp_path: Path) -> None:
+def test_broken_gguf_is_named(change, says, write_gguf, tmp_path: Path) -> None:
     values = byte_level_values(train_byte_level(BYTE_LEVEL), "gpt-2") | change
     with pytest.raises(ModelError) as error:
         ModelText.load(ModelFiles(write_gguf(values), Format.GGUF), cache=tmp_path / "cache")
@@ -237,8 +239,8 @@ async def test_long_texts_leave_the_loop_free(embedded: ModelText, monkeypatch: 
     assert min(during) > 2_000
 
 
-async def test_inline_and_pooled_encoding_agree(embedded: ModelText, hostile: list[str]) -> None:
-    texts = [text * times for text in hostile for times in (1, 40)]
+async def test_inline_and_pooled_encoding_agree(embedded: ModelText) -> None:
+    texts = [text * times for text in HOSTILE for times in (1, 40)]
     together = await asyncio.gather(*(embedded.encode(text) for text in texts))
     assert together == [embedded._tokenizer.encode(text).ids for text in texts]
 

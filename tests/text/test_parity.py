@@ -7,6 +7,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from octavo_api.model_source import EMBEDDED, Format, ModelFiles, locate
+from octavo_testing.text.corpus import HOSTILE
 from octavo_text import ModelText
 
 pytestmark = pytest.mark.model
@@ -43,19 +44,19 @@ def as_published(theirs: Any) -> Any:
     return theirs
 
 
-async def test_encodes_as_transformers_where_no_digit_follows_spaces(embedded: ModelText, theirs: Any, hostile) -> None:
+async def test_encodes_as_transformers_where_no_digit_follows_spaces(embedded: ModelText, theirs: Any) -> None:
     import re
 
     compared = 0
-    for text in hostile:
+    for text in HOSTILE:
         if not re.search(r"\s\s\d", text) and not re.search(r"[ⅷ²½]", text):
             assert await embedded.encode(text) == theirs.encode(text), repr(text[:60])
             compared += 1
-    assert compared > len(hostile) * 0.8
+    assert compared > len(HOSTILE) * 0.8
 
 
-async def test_encodes_as_the_published_tokenizer(embedded: ModelText, as_published: Any, hostile) -> None:
-    for text in hostile:
+async def test_encodes_as_the_published_tokenizer(embedded: ModelText, as_published: Any) -> None:
+    for text in HOSTILE:
         ids = as_published.encode(text)
         assert await embedded.encode(text) == ids, repr(text[:60])
         for skip in (True, False):
@@ -78,7 +79,7 @@ def test_marks_of_the_embedded_model(embedded: ModelText, theirs: Any) -> None:
     assert embedded.max_position_embeddings == 8192
 
 
-async def test_sentencepiece_encodes_as_transformers(sentencepiece_values, write_gguf, hostile, tmp_path: Path) -> None:
+async def test_sentencepiece_encodes_as_transformers(sentencepiece_values, write_gguf, tmp_path: Path) -> None:
     """Its reader of Phi-3 files puts the space before a text as llama.cpp does for all.
 
     It does not know that Phi-3's marks swallow the space after them, so no space follows a mark here.
@@ -88,7 +89,7 @@ async def test_sentencepiece_encodes_as_transformers(sentencepiece_values, write
     path = write_gguf(sentencepiece_values | {"phi3.context_length": 64}, architecture="phi3")
     theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     ours = ModelText.load(ModelFiles(path, Format.GGUF), cache=tmp_path / "cache")
-    for text in [*hostile, "a<s>b</s>c<think> d"]:
+    for text in [*HOSTILE, "a<s>b</s>c<think> d"]:
         if text and "</s> " not in text:
             ids = theirs.encode(text)
             assert await ours.encode(text) == ids, repr(text[:60])
