@@ -3,17 +3,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo_testing.kernels import PagedBatch, assert_near
+
 SEQUENCES = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 300)), min_size=1, max_size=4)
 LAYOUTS = st.sampled_from([(6, 2, 64, 16), (4, 4, 80, 32), (8, 1, 128, 16), (3, 1, 40, 16), (10, 2, 96, 64)])
 
 
 @settings(max_examples=15, deadline=None)
 @given(SEQUENCES, LAYOUTS, st.sampled_from([0, 1, 17, 130]), st.integers(0, 2**31))
-def test_mixed_batches_match_the_reference(
-    cpu, paged_batch, dtype, reference, assert_near, sequences, layout, window, seed
-):
+def test_mixed_batches_match_the_reference(cpu, dtype, reference, sequences, layout, window, seed):
     heads, kv_heads, head_dim, block_size = layout
-    batch = paged_batch(
+    batch = PagedBatch.random(
         [new for new, _ in sequences], [new + old for new, old in sequences],
         dtype=dtype, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, seed=seed,
     )  # fmt: skip
@@ -26,14 +26,14 @@ def test_mixed_batches_match_the_reference(
     assert_near(cache.nan_to_num(), expected_cache.nan_to_num())
 
 
-def test_a_long_decode_beside_a_short_one(cpu, reference, paged_batch, dtype, assert_near):
-    batch = paged_batch([1, 1], [3000, 5], dtype=dtype)
+def test_a_long_decode_beside_a_short_one(cpu, reference, dtype):
+    batch = PagedBatch.random([1, 1], [3000, 5], dtype=dtype)
     for window in (0, 200):
         assert_near(batch.run(cpu, window)[0], batch.run(reference, window)[0])
 
 
-def test_partial_rotary_leaves_the_other_dimensions_alone(cpu, reference, paged_batch):
-    batch = paged_batch([3], [3])
+def test_partial_rotary_leaves_the_other_dimensions_alone(cpu, reference):
+    batch = PagedBatch.random([3], [3])
     q, k, v = (torch.randn(3, n, 64) for n in (6, 2, 2))
     cos_sin = torch.randn(3, 48)
     outs = []
@@ -70,9 +70,9 @@ def prefill_in_chunks(kernels, make, chunks, company):
     return torch.cat(outs)
 
 
-def test_a_row_does_not_depend_on_chunks_or_company(cpu, paged_batch, dtype):
+def test_a_row_does_not_depend_on_chunks_or_company(cpu, dtype):
     def make(*args, **kwargs):
-        return paged_batch(*args, dtype=dtype, **kwargs)
+        return PagedBatch.random(*args, dtype=dtype, **kwargs)
 
     whole = prefill_in_chunks(cpu, make, [230], 0)
     for chunks, company in (
@@ -94,8 +94,8 @@ def test_blocks_are_copied_in_order_over_all_layers(request, kind):
     assert (cache == cache[:, :1, :1, :, :1, :1]).all()
 
 
-def test_operands_that_do_not_fit_the_cache_are_refused(cpu, paged_batch):
-    batch = paged_batch([2], [2])
+def test_operands_that_do_not_fit_the_cache_are_refused(cpu):
+    batch = PagedBatch.random([2], [2])
     meta, layer = batch.plan(cpu), batch.cache[:, 0]
     with pytest.raises(ValueError, match=r"q:.*allowed"):
         cpu.attention(torch.zeros(2, 6, 32), layer, meta, scale=1.0)

@@ -3,13 +3,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo_testing.kernels import assert_near
+
 ROWS, WIDTHS = st.integers(1, 70), st.sampled_from([8, 24, 64, 96, 576])
 SEEDS = st.integers(0, 2**31)
 
 
 @settings(max_examples=15, deadline=None)
 @given(ROWS, WIDTHS, SEEDS)
-def test_norms_match_the_reference(cpu, reference, dtype, assert_near, rows, width, seed):
+def test_norms_match_the_reference(cpu, reference, dtype, rows, width, seed):
     torch.manual_seed(seed)
     x, residual, weight = (torch.randn(n, width).to(dtype) for n in (rows, rows, 1))
     weight = weight[0]
@@ -22,7 +24,7 @@ def test_norms_match_the_reference(cpu, reference, dtype, assert_near, rows, wid
 
 @settings(max_examples=10, deadline=None)
 @given(ROWS, st.integers(1, 5), SEEDS)
-def test_head_norm_changes_its_heads_and_nothing_beside_them(cpu, reference, dtype, assert_near, rows, heads, seed):
+def test_head_norm_changes_its_heads_and_nothing_beside_them(cpu, reference, dtype, rows, heads, seed):
     torch.manual_seed(seed)
     fused = torch.randn(rows, (heads + 2) * 64).to(dtype)
     weight, expected = torch.randn(64).to(dtype), fused.clone()
@@ -34,7 +36,7 @@ def test_head_norm_changes_its_heads_and_nothing_beside_them(cpu, reference, dty
 
 @settings(max_examples=15, deadline=None)
 @given(ROWS, WIDTHS, SEEDS)
-def test_activations_match_the_reference(cpu, reference, dtype, assert_near, rows, width, seed):
+def test_activations_match_the_reference(cpu, reference, dtype, rows, width, seed):
     torch.manual_seed(seed)
     gate_up = (torch.randn(rows, 2 * width) * 10).to(dtype)
     assert_near(cpu.silu_and_mul(gate_up), reference.silu_and_mul(gate_up))

@@ -3,12 +3,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo_testing.kernels import assert_near
+
 SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 200), st.integers(1, 200))
 
 
 @settings(max_examples=15, deadline=None)
 @given(SHAPES, st.booleans(), st.integers(0, 2**31))
-def test_product_matches_the_reference_for_any_shape(cpu, reference, dtype, assert_near, shape, has_bias, seed):
+def test_product_matches_the_reference_for_any_shape(cpu, reference, dtype, shape, has_bias, seed):
     torch.manual_seed(seed)
     rows, columns, depth = shape
     weight, x = torch.randn(columns, depth).to(dtype), torch.randn(rows, depth).to(dtype)
