@@ -1,4 +1,4 @@
-"""The certificates of a cluster that lives for minutes: one authority, a server's, and one for each client."""
+"""Certificates of test servers: self-signed ones, and those of a cluster, which one authority signs."""
 
 import datetime
 import ipaddress
@@ -76,6 +76,17 @@ class Authority:
         return Pair(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _private(key))
 
 
+def self_signed(name: str = "localhost", key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | None = None) -> Pair:
+    """Return a certificate for localhost and 127.0.0.1 that is its own authority; ``name`` is its subject."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    builder = _certificate(subject, subject, key.public_key())
+    builder = builder.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    return Pair(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _private(key))
+
+
 def service_account_keys(folder: Path) -> tuple[Path, Path]:
     """Public and private key that ServiceAccount tokens are signed with."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -83,7 +94,9 @@ def service_account_keys(folder: Path) -> tuple[Path, Path]:
     return _write(folder / "service-account.pub", public), _write(folder / "service-account.key", _private(key))
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

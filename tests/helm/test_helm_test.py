@@ -1,7 +1,6 @@
 """``helm test``: the script of its pod, run here against an endpoint."""
 
 import asyncio
-import datetime
 import os
 import ssl
 import sys
@@ -11,11 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+
+from octavo_testing.certificates import self_signed
 
 Document = dict[str, Any]
 
@@ -25,18 +21,9 @@ def pod(render: Callable[..., list[Document]], find: Callable[..., Document]) ->
     return lambda values=None: find(render(values or {}), "Pod")
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "elsewhere")])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
-    certificate = builder.sign(key, hashes.SHA256())
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
-    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "tls.key").write_bytes(plain)
+def tls(folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.load_cert_chain(*self_signed("elsewhere").write(folder, "tls"))
     return context
 
 
@@ -75,7 +62,7 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self_signed(tmp_path)).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls(tmp_path)).start()
     found.base, found.secure_base = (
         f"{scheme}://127.0.0.1:{address[1]}"
         for scheme, address in zip(("http", "https"), runner.addresses, strict=True)

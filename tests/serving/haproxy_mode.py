@@ -5,10 +5,12 @@ import signal
 
 import pytest
 
+from octavo_testing.serving.cluster import Cluster
+
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
 
 
-def test_tokens_come_through_haproxy_and_survive_a_scale_down_and_the_controller(cluster) -> None:
+def test_streams_through_haproxy_survive_a_scale_down_and_the_controller(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
     direct, proxied = cluster.complete(cluster.direct), cluster.complete(cluster.proxied)
     assert proxied.status_code == 200, proxied.text

@@ -9,6 +9,7 @@ import pytest
 from octavo_serving.doors import addresses as module
 from octavo_serving.doors.addresses import DEAD_AFTER_S, AddressBook, AddressPublisher, write_entry
 from octavo_serving.doors.ingress import with_doors
+from octavo_testing.waiting import eventually_async
 
 MINE, THEIRS = ["http://10.0.0.1:1"], ["http://10.0.0.2:2", "grpc://10.0.0.2:3"]
 
@@ -49,12 +50,6 @@ def test_a_gateway_that_left_is_forgotten() -> None:
     assert book.doors() == []
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_gateways_read_the_addresses_of_each_other_until_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.01)
     store = Store()
@@ -62,10 +57,10 @@ async def test_gateways_read_the_addresses_of_each_other_until_one_leaves(monkey
     assert one.all() == MINE
     one.start()
     other.start()
-    await until(lambda: one.all() == other.all() == sorted(MINE + THEIRS))
+    await eventually_async("both know both", lambda: one.all() == other.all() == sorted(MINE + THEIRS))
     await other.close()
     assert set(store.values) == {"a"}
-    await until(lambda: one.all() == MINE)
+    await eventually_async("the other is forgotten", lambda: one.all() == MINE)
     await one.close()
     assert not store.values
 
@@ -96,12 +91,12 @@ async def test_an_unreachable_store_is_logged_once_and_retried(
     store.error = RuntimeError("the head is gone")
     doors = AddressPublisher(store, "a", lambda: MINE)
     doors.start()
-    await until(lambda: "the head is gone" in caplog.text)
+    await eventually_async("a line", lambda: "the head is gone" in caplog.text)
     await asyncio.sleep(0.1)
     assert caplog.text.count("cannot publish") == 1
     assert doors.all() == MINE
     store.error = None
-    await until(lambda: store.values)
+    await eventually_async("an entry", lambda: store.values)
     await doors.close()
 
 

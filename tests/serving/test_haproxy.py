@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo_testing.processes import free_ports
+
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 
@@ -19,8 +21,8 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_haproxy_mode(short_folder: Path, draw_ports) -> None:
-    stats, metrics, fallback_http, fallback_grpc = draw_ports(4)
+def test_haproxy_mode(short_folder: Path) -> None:
+    stats, metrics, fallback_http, fallback_grpc = free_ports(4)
     # Ranges apart from all that is drawn, below those of Ray's workers.
     first_http, first_grpc = 9_400, 9_430
     flags = {

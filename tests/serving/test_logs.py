@@ -10,6 +10,7 @@ import pytest
 from octavo_api.errors import ConfigurationError
 from octavo_api.serve_config import LOG_VARIABLE
 from octavo_serving.logs import container_output, replica_logs
+from octavo_testing.waiting import eventually
 
 PACKAGE = "octavo_log_test"
 
@@ -33,9 +34,9 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def lines(stream: Path, wait: Callable[..., Any]) -> Callable[[int], list[dict[str, Any]]]:
-    """Waits for so many lines."""
-    return lambda count: wait(
+def lines(stream: Path) -> Callable[[int], list[dict[str, Any]]]:
+    """Wait for a number of lines."""
+    return lambda count: eventually(
         f"{count} lines",
         lambda: (found := stream.read_text().splitlines())[count - 1 :] and [json.loads(line) for line in found],
     )

@@ -2,12 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+
+from octavo_testing.serving.cluster import Cluster, Replica
+from octavo_testing.waiting import eventually
 
 pytestmark = [
     pytest.mark.ray,
@@ -22,7 +24,7 @@ def scaling(least: int, most: int, **fields: Any) -> dict[str, Any]:
     return {"minReplicas": least, "maxReplicas": most, **AT_ONCE, **fields}
 
 
-def ready(cluster: Any) -> int:
+def ready(cluster: Cluster) -> int:
     return httpx.get(f"{cluster.direct}/ready", timeout=5, trust_env=False).status_code
 
 
@@ -30,9 +32,7 @@ def engines_in(lines: list[dict[str, Any]]) -> set[str]:
     return {line["replica"] for line in lines if line.get("deployment") == "Engine"}
 
 
-def test_twenty_requests_at_zero_are_answered_by_one_engine_that_is_asked_for_once(
-    cluster: Any, wait: Callable[..., Any]
-) -> None:
+def test_twenty_requests_at_zero_ask_for_one_engine_once(cluster: Cluster) -> None:
     cluster.deploy(engines=0, autoscaling=scaling(0, 3))  # ends what an earlier test left
     cluster.deploy(engines=0, autoscaling=scaling(0, 3, downscaleToZeroDelaySeconds=3600))
     assert ready(cluster) == 200
@@ -43,20 +43,17 @@ def test_twenty_requests_at_zero_are_answered_by_one_engine_that_is_asked_for_on
     new = cluster.log_lines()[before:]
     assert len([line for line in new if line["message"] == "requests wait; requesting a first engine from Serve"]) == 1
     assert len(engines_in(new)) == 1
-    wait("one engine", lambda: cluster.settled(1, 1))
+    eventually("one engine", lambda: cluster.settled(1, 1))
 
 
-def test_requests_that_wait_in_vain_are_told_in_time_and_no_more_wait_than_may(cluster: Any) -> None:
+def test_requests_without_an_engine_are_refused_before_their_deadline(cluster: Cluster) -> None:
     application = cluster.application(
         autoscaling=scaling(0, 1), router={"requestTimeoutSeconds": 3, "maxQueuedRequests": 5}
     )
     [engine] = [d for d in application["deployments"] if d["name"] == "Engine"]
     engine["ray_actor_options"]["num_cpus"] = 64  # nowhere
     cluster.apply(application)
-    deadline = time.monotonic() + 50
-    while cluster.ready_engines() or cluster.replicas("Engine"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually("no engine", lambda: not cluster.ready_engines() and not cluster.replicas("Engine"))
     began = threading.Barrier(9)
 
     def ask(number: int) -> tuple[int, str]:
@@ -74,30 +71,26 @@ def test_requests_that_wait_in_vain_are_told_in_time_and_no_more_wait_than_may(c
     assert ready(cluster) == 200
 
 
-def test_load_adds_an_engine_and_its_end_takes_both_away_without_cutting_a_stream(
-    cluster: Any, wait: Callable[..., Any]
-) -> None:
+def test_engines_come_and_go_with_the_load_and_no_stream_is_cut(cluster: Cluster) -> None:
     cluster.deploy(engines=0, autoscaling=scaling(0, 2, targetRequests=4))
     with ThreadPoolExecutor(8) as pool:
         streams = list(pool.map(lambda n: cluster.stream(1500, prompt=f"Load {n}").start(), range(8)))
     with cluster.busy(*([1000 * n + m for m in range(40)] for n in range(5))):
-        wait("two engines", lambda: cluster.settled(2, 1))
+        eventually("two engines", lambda: cluster.settled(2, 1))
     for stream in streams:
         stream.join()
         assert (stream.error, stream.completion_tokens) == (None, 1500)
-    wait("no engine", lambda: not cluster.replicas("Engine"))
+    eventually("no engine", lambda: not cluster.replicas("Engine"))
     # The last one may be draining still: it takes nothing more, and the next is asked for.
     assert cluster.complete(cluster.direct).status_code == 200
 
 
-def test_a_live_change_of_targets_bounds_and_delays_counts_at_once_and_replaces_nothing(
-    cluster: Any, wait: Callable[..., Any]
-) -> None:
+def test_targets_bounds_and_delays_count_at_once_and_replace_nothing(cluster: Cluster) -> None:
     never = {"upscaleDelaySeconds": 3600, "downscaleDelaySeconds": 3600}
     cluster.deploy(engines=1, autoscaling=scaling(1, 3))
     engines, gateways = set(cluster.replicas("Engine")), cluster.replicas("Gateway")
 
-    def there() -> set[Any]:
+    def there() -> set[Replica]:
         """One that takes up a configuration is not called running for a moment."""
         return set(cluster.replicas("Engine", "RUNNING", "UPDATING"))
 
@@ -113,7 +106,7 @@ def test_a_live_change_of_targets_bounds_and_delays_counts_at_once_and_replaces_
     def becomes(count: int, least: int = 1, most: int = 3, **fields: Any) -> None:
         nonlocal engines
         cluster.apply(cluster.application(autoscaling=scaling(least, most, **fields)))
-        wait(f"{count} engines with {fields}", lambda: cluster.settled(count, 1))
+        eventually(f"{count} engines with {fields}", lambda: cluster.settled(count, 1))
         assert there() <= engines or engines <= there()
         assert cluster.replicas("Gateway") == gateways
         engines = there()
