@@ -33,7 +33,7 @@ def change(cluster: Cluster) -> Iterator[Change]:
         cluster.apply(cluster.application(replicas=1, engine={**FEW, **(engine or {})}, router=router or {}))
 
     yield apply
-    eventually("the configuration is taken up", lambda: cluster.settled(1, 1))
+    eventually("the configuration is applied", lambda: cluster.settled(1, 1))
     assert (cluster.replicas("Engine"), cluster.replicas("Gateway")) == before
 
 

@@ -1,4 +1,4 @@
-"""Replicas that a change replaces: which ones, and the requests meanwhile."""
+"""Replicas that a change replaces, and the requests during it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +48,7 @@ def test_without_surge_an_engine_stops_before_its_successor_starts(cluster: Clus
     endless = cluster.stream(3000).start()
     cluster.apply(cluster.application(replicas=1, engine={"maxNumSeqs": 5}, rollout=rollout))
     eventually("the old one stops", lambda: cluster.replicas("Engine", "STOPPING") == [before])
-    eventually("nobody answers", lambda: ask(cluster).status_code == 503)
+    eventually("no engine answers", lambda: ask(cluster).status_code == 503)
     cluster.deploy(replicas=1, engine={"maxNumSeqs": 5}, rollout=rollout)
     endless.join()
     assert [before] != cluster.replicas("Engine")

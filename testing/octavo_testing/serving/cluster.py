@@ -88,7 +88,7 @@ class Cluster:
         self._controller.apply([application])
 
     def _stays_settled(self, engines: int, gateways: int) -> bool:
-        """Serve's controller takes up a configuration within a turn or two of its loop, 0.1 s each."""
+        """Serve's controller reads a configuration within a turn or two of its loop, 0.1 s each."""
         for _ in range(5):
             if not self.settled(engines, gateways):
                 return False
