@@ -77,7 +77,7 @@ def test_a_file_that_became_wrong_changes_nothing(key_file, monkeypatch, caplog)
     assert keys.authenticate("key-of-acme-1") == "acme"
 
 
-def test_a_file_that_becomes_wrong_is_said_and_counted_once_and_the_keys_stay(key_file, monkeypatch, caplog):
+def test_a_file_that_becomes_invalid_is_logged_once_and_keys_stay(key_file, monkeypatch, caplog):
     monkeypatch.setattr(module, "REREAD_S", 0.0)
     keys = ApiKeys.from_file(key_file)
     told = []

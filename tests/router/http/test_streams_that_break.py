@@ -8,6 +8,7 @@ import pytest
 
 from octavo_api.errors import DeadlineExceeded, Draining, EngineFailure, NoReplica, QueueFull, ReplicaLost
 from octavo_api.settings import RouterSettings
+from octavo_testing.waiting import eventually_async
 
 CHAT = "/v1/chat/completions"
 PATIENCE_S = 20.0
@@ -149,15 +150,15 @@ def asked(user, **fields):
     return {"model": "bytes", "messages": user} | fields
 
 
-async def test_gone_while_it_sends_its_request(server, pool, http, eventually):
+async def test_gone_while_it_sends_its_request(server, pool, http):
     connection = await Connection.open(server, None, length=1000)
     connection.hang_up()
-    await eventually(lambda: _count(server, "499") == 1)
+    await eventually_async("the closed request is counted", lambda: _count(server, "499") == 1)
     assert not pool.streams
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_gone_while_it_waits_for_admission(server, user, pool, eventually, stream):
+async def test_gone_while_it_waits_for_admission(server, user, pool, stream):
     cancelled = asyncio.Event()
 
     async def opening(request):
@@ -169,45 +170,43 @@ async def test_gone_while_it_waits_for_admission(server, user, pool, eventually,
 
     pool.opening = opening
     connection = await Connection.open(server, asked(user, stream=stream))
-    await eventually(lambda: server.active_requests == 1)
+    await eventually_async("the request is active", lambda: server.active_requests == 1)
     connection.hang_up()
     await asyncio.wait_for(cancelled.wait(), PATIENCE_S)
-    await eventually(lambda: server.active_requests == 0)
+    await eventually_async("no request is active", lambda: server.active_requests == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("shown", [[], ["some text"]])
-async def test_gone_while_the_engine_works(server, user, pool, write, eventually, stream, shown):
+async def test_gone_while_the_engine_works(server, user, pool, write, stream, shown):
     pool.answer = lambda request: write.Script([*[[write.output(text)] for text in shown], asyncio.Event()])
     connection = await Connection.open(server, asked(user, stream=stream))
-    await eventually(lambda: pool.streams)
+    await eventually_async("the request is in the pool", lambda: pool.streams)
     if shown and stream:
         assert (await connection.reader.readline()).startswith(b"HTTP/1.1 200")
     connection.hang_up()
     await asyncio.wait_for(pool.last.closed.wait(), PATIENCE_S)
-    await eventually(lambda: _count(server, "499") == 1)
+    await eventually_async("the closed request is counted", lambda: _count(server, "499") == 1)
     assert server.active_requests == 0
 
 
-async def test_gone_with_several_prompts(server, pool, write, eventually):
+async def test_gone_with_several_prompts(server, pool, write):
     pool.answer = lambda request: write.Script([asyncio.Event()])
     _, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     body = json.dumps({"model": "bytes", "prompt": ["a", "b", "c"]})
     writer.write(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
-    await eventually(lambda: len(pool.streams) == 3)
+    await eventually_async("three requests are in the pool", lambda: len(pool.streams) == 3)
     writer.transport.abort()
-    await eventually(lambda: all(stream.closed.is_set() for stream in pool.streams))
+    await eventually_async("all streams are closed", lambda: all(stream.closed.is_set() for stream in pool.streams))
 
 
-async def test_a_client_that_does_not_read_is_cut_after_its_deadline(
-    start_gateway, user, pool, write, eventually, monkeypatch
-):
+async def test_a_client_that_does_not_read_is_cut_after_its_deadline(start_gateway, user, pool, write, monkeypatch):
     monkeypatch.setattr("octavo_router.answers.gateway.GRACE_S", -0.8)
     monkeypatch.setattr("octavo_router.http.generate.GRACE_S", 0.2)
     pool.answer = lambda request: write.Script([[write.output("x" * 200_000)] for _ in range(100)])
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
     connection = await Connection.open(server, asked(user, stream=True))
-    await eventually(lambda: pool.streams)
+    await eventually_async("the request is in the pool", lambda: pool.streams)
     await asyncio.wait_for(pool.last.closed.wait(), PATIENCE_S)
     connection.hang_up()
 

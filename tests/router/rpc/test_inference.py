@@ -7,6 +7,7 @@ from octavo_api.errors import ContextLengthExceeded, QueueFull, ReplicaLost
 from octavo_api.v1 import inference_pb2 as pb
 from octavo_api.v1 import inference_pb2_grpc, sampling_pb2
 from octavo_router.front.keys import ApiKeys
+from octavo_testing.waiting import eventually_async
 
 STOP = sampling_pb2.FINISH_REASON_STOP
 
@@ -160,10 +161,10 @@ async def test_a_bug_is_internal_and_shows_nothing(stub, pool, write):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_cancelled_calls_are_aborted_in_the_engine(stub, pool, write, eventually, server, streaming):
+async def test_cancelled_calls_are_aborted_in_the_engine(stub, pool, write, server, streaming):
     pool.answer = lambda request: write.Script([[write.output("a")], asyncio.Event()])
     call = stub.GenerateStream(request()) if streaming else stub.Generate(request())
-    await eventually(lambda: pool.streams)
+    await eventually_async("the request is in the pool", lambda: pool.streams)
     call.cancel()
     await asyncio.wait_for(pool.last.closed.wait(), 20)
     assert server.active_requests == 0

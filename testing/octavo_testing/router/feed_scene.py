@@ -1,8 +1,8 @@
+"""One replica's feed, and the engine cache that it follows."""
+
 import random
 from functools import reduce
 from operator import xor
-
-import pytest
 
 from octavo_api.v1 import replica_pb2
 from octavo_router.routing.feed import Feed
@@ -10,7 +10,7 @@ from octavo_router.routing.index import DictIndex
 
 
 class EngineCache:
-    """What a replica's service does for one gateway: a tree of blocks, Steps with a sequence, snapshots."""
+    """Cache of an engine as its service reports it to one gateway: a tree of blocks, Steps, snapshots."""
 
     def __init__(self, rng, capacity=200):
         self.rng = rng
@@ -87,7 +87,9 @@ class EngineCache:
         return replica_pb2.Hello(epoch=self.epoch, capacity_blocks=self.capacity, stride=1)
 
 
-class Scene:
+class FeedScene:
+    """A feed over an index, and the cache that it must equal."""
+
     def __init__(self, seed=0):
         self.engine = EngineCache(random.Random(seed))
         self.index = DictIndex(audit_every=1)
@@ -121,13 +123,3 @@ class Scene:
         digest = self.index.digest(self.feed.slot)
         same = (digest.xor, digest.sum) == (truth.xor, truth.sum)
         return same and self.index.num_held(self.feed.slot) == len(self.engine.held)
-
-
-@pytest.fixture
-def scene():
-    return Scene()
-
-
-@pytest.fixture
-def make_scene():
-    return Scene

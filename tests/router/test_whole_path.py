@@ -15,6 +15,7 @@ from octavo_engine.startup.synthetic import load_synthetic, next_token
 from octavo_router.fleet.pool import ReplicaPool
 from octavo_router.fleet.replica_status import ReplicaAddress
 from octavo_router.metrics import Metrics
+from octavo_testing.waiting import eventually_async
 
 VOCABULARY = 256
 SECRET = "a secret of the application"
@@ -42,14 +43,14 @@ async def engines() -> AsyncIterator[list[EngineServer]]:
 
 
 @pytest_asyncio.fixture
-async def gateway(engines, start_gateway, eventually):
+async def gateway(engines, start_gateway):
     settings = RouterSettings(request_timeout_seconds=20)
     metrics = Metrics()
     pool = ReplicaPool(settings, gateway="test", secret=SECRET, metrics=metrics)
     server = await start_gateway(pool, settings=settings, metrics=metrics)
     assert not server.gateway.ready
     pool.update_replicas([ReplicaAddress(engine.replica, "127.0.0.1", engine.port) for engine in engines])
-    await eventually(lambda: all(replica.routable for replica in pool.replicas()))
+    await eventually_async("all replicas are routable", lambda: all(replica.routable for replica in pool.replicas()))
     yield server
     await pool.close()
 
@@ -78,7 +79,7 @@ async def test_tokens_arrive_as_the_engine_made_them(http):
         assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
 
 
-async def test_the_log_follows_a_request_from_gateway_to_engine_and_holds_no_text(http, caplog):
+async def test_the_logs_of_gateway_and_engine_share_an_id_without_text(http, caplog):
     caplog.set_level("INFO")
     body = {"model": "bytes", "prompt": "the prompt itself", "max_tokens": 5, "ignore_eos": True}
     answer = (await http.post("/v1/completions", json=body)).json()
@@ -130,20 +131,22 @@ async def test_prompt_logprobs_by_echo(http):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_frees_the_engine(gateway, engines, eventually, stream):
+async def test_a_client_that_goes_away_frees_the_engine(gateway, engines, stream):
     body = json.dumps(
         {"model": "bytes", "prompt": [1], "max_tokens": 900, "n": 3, "ignore_eos": True, "stream": stream}
     )
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.http_port)
     writer.write(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
-    await eventually(lambda: sum(engine.active_requests for engine in engines) == 1)
+    await eventually_async("an engine has the request", lambda: sum(engine.active_requests for engine in engines) == 1)
     writer.transport.abort()
-    await eventually(lambda: sum(engine.active_requests for engine in engines) == 0)
-    await eventually(lambda: sum(engine.load().num_requests_running for engine in engines) == 0)
+    await eventually_async("no engine has a request", lambda: sum(engine.active_requests for engine in engines) == 0)
+    await eventually_async(
+        "no engine runs a request", lambda: sum(engine.load().num_requests_running for engine in engines) == 0
+    )
     assert sum(engine.load().generation_tokens_total for engine in engines) < 3 * 900
 
 
-async def test_a_stop_string_ends_one_choice_in_the_engine(gateway, engines, http, eventually):
+async def test_a_stop_string_ends_one_choice_in_the_engine(gateway, engines, http):
     text = bytes(generated([1], 60)).decode(errors="replace")
     stop = next(text[at : at + 2] for at in range(20, 50) if text[at : at + 2].isascii())
     body = {"model": "bytes", "prompt": [1], "max_tokens": 800, "ignore_eos": True, "stop": stop}
@@ -151,7 +154,7 @@ async def test_a_stop_string_ends_one_choice_in_the_engine(gateway, engines, htt
     assert answer["choices"][0]["text"] == text[: text.index(stop)]
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] < 60
-    await eventually(lambda: sum(engine.active_requests for engine in engines) == 0)
+    await eventually_async("no engine has a request", lambda: sum(engine.active_requests for engine in engines) == 0)
 
 
 async def test_many_clients_at_once(gateway, engines):
@@ -174,9 +177,9 @@ async def test_many_clients_at_once(gateway, engines):
     assert registry.get_sample_value("octavo_time_to_first_token_seconds_count") == 64
 
 
-async def test_not_ready_once_all_engines_leave(gateway, engines, http, eventually):
+async def test_not_ready_once_all_engines_leave(gateway, engines, http):
     await asyncio.gather(*(engine.drain(1) for engine in engines))
-    await eventually(lambda: not gateway.gateway.ready)
+    await eventually_async("the gateway is not ready", lambda: not gateway.gateway.ready)
     assert (await http.get("/ready")).status_code == 503
     answer = await http.post("/v1/completions", json={"model": "bytes", "prompt": [1]})
     assert answer.status_code == 503

@@ -14,7 +14,7 @@ from octavo_router.metrics.families import all_specs
 from octavo_router.routing.feed import ResyncReason
 from octavo_router.routing.route import Reason, Route
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def samples(text):

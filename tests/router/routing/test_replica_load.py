@@ -8,7 +8,7 @@ def report(steps=0, **fields):
     return replica_pb2.Load(steps_total=steps, **fields)
 
 
-def test_a_reservation_counts_on_top_of_the_report_until_the_report_contains_it():
+def test_a_reservation_counts_until_the_report_contains_it():
     load = ReplicaLoad(FleetRates())
     load.update(report(5, waiting_uncached_tokens=100, num_requests_running=2, kv_blocks=50, kv_blocks_pinned=10))
     load.reserve(1, uncached_tokens=40, blocks=3)
@@ -43,7 +43,7 @@ def test_an_unknown_load_is_what_this_router_itself_has_there():
     assert not load.view(trusted=True).known
 
 
-def test_a_replica_that_has_measured_nothing_is_taken_to_be_like_the_others():
+def test_a_replica_without_measurements_counts_like_the_others():
     fleet = FleetRates()
     new, old = ReplicaLoad(fleet), ReplicaLoad(fleet)
     new.update(report())
@@ -53,7 +53,7 @@ def test_a_replica_that_has_measured_nothing_is_taken_to_be_like_the_others():
     assert (view.prefill_tokens_per_s, view.decode_step_s) == (4000, 0.02)
 
 
-def test_whatever_the_order_of_events_nothing_is_left_and_nothing_is_negative():
+def test_in_any_order_of_events_no_reservation_is_left():
     rng = random.Random(3)
     load = ReplicaLoad(FleetRates())
     open_requests = set()

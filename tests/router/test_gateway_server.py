@@ -13,6 +13,7 @@ from octavo_api.settings import RouterSettings
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.__main__ import main, parse_replica, parse_settings
 from octavo_router.gateway_server import GatewayServer
+from octavo_testing.waiting import eventually_async
 
 ASK = {"model": "bytes", "prompt": "x"}
 
@@ -48,7 +49,7 @@ async def test_a_host_that_is_not_ours_is_said(text, settings, pool):
         await server.start("192.0.2.1", 0, "127.0.0.1", 0)
 
 
-async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, write, eventually):
+async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, write):
     go = asyncio.Event()
     pool.answer = lambda request: write.Script(
         [[write.output("a")], go, [write.output("b")], [write.output("c", finish="length")]]
@@ -64,7 +65,7 @@ async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, wri
         seen = [await anext(lines)]
         texts = [(await rpc.read()).choices[0].text]
         draining = asyncio.create_task(server.drain(10))
-        await eventually(lambda: not server.gateway.ready)
+        await eventually_async("the gateway is not ready", lambda: not server.gateway.ready)
 
         async def refused():
             try:
@@ -95,7 +96,7 @@ async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, wri
     assert "data: [DONE]" in seen
 
 
-async def test_a_drain_that_takes_too_long_says_so_and_stop_aborts(server, pool, write, eventually):
+async def test_a_drain_that_takes_too_long_says_so_and_stop_aborts(server, pool, write):
     pool.answer = lambda request: write.Script([[write.output("a")], asyncio.Event()])
     async with http_client(server) as http, http.stream("POST", "/v1/completions", json=ASK | {"stream": True}):
         assert not await server.drain(0.2)

@@ -1,4 +1,4 @@
-import pytest
+"""A selector over replicas whose load and cache a test sets directly."""
 
 from octavo_api.settings import RoutingPolicy
 from octavo_router.routing.chain import Chain, HashSpace
@@ -11,7 +11,7 @@ from octavo_router.routing.select import Selector
 SPACE = HashSpace("model", "float32", 16, 1)
 
 
-class Bench:
+class SelectorBench:
     """A selector and replicas whose load and cache a test sets directly."""
 
     def __init__(self):
@@ -63,8 +63,3 @@ class Bench:
 
 def hash_of(name):
     return sum(ord(letter) << 7 * index for index, letter in enumerate(name))
-
-
-@pytest.fixture
-def bench():
-    return Bench()

@@ -115,7 +115,7 @@ def _set(step, **fields):
     return step
 
 
-def test_keys_known_before_count_half_while_resyncing_and_nothing_after_five_seconds(scene):
+def test_keys_count_half_while_resyncing_for_five_seconds(scene):
     scene.engine.store(4)
     scene.go_live()
     assert scene.feed.confidence == 1.0
@@ -151,7 +151,7 @@ def test_silence_hides_the_keys_after_a_second_and_is_a_loss_after_three(scene):
     assert scene.feed.is_lost(scene.now)
 
 
-def test_the_same_engine_on_a_new_stream_keeps_its_keys_and_another_one_does_not(scene):
+def test_only_the_same_engine_keeps_its_keys_on_a_new_stream(scene):
     scene.engine.store(4)
     scene.go_live()
     scene.feed.disconnected(scene.now)
@@ -170,7 +170,7 @@ def test_the_same_engine_on_a_new_stream_keeps_its_keys_and_another_one_does_not
     assert scene.held() == set()
 
 
-def test_back_off_grows_while_a_replica_keeps_lying_and_is_forgotten_when_calm(scene):
+def test_back_off_grows_with_wrong_digests_and_resets_when_calm(scene):
     scene.go_live()
     waits = []
     for _ in range(10):
@@ -219,10 +219,8 @@ def test_a_snapshot_nobody_asked_for_is_ignored(scene):
     assert scene.held() == scene.engine.held
 
 
-@pytest.mark.parametrize("seed", [*range(24), pytest.param(None, id="random")])
+@pytest.mark.parametrize("seed", range(25))
 def test_after_losses_restarts_and_reconnects_the_index_equals_the_truth(make_scene, seed):
-    seed = random.randrange(2**32) if seed is None else seed
-    print(f"seed {seed}")
     rng = random.Random(seed)
     scene = make_scene(seed)
     engine, feed = scene.engine, scene.feed

@@ -52,7 +52,7 @@ async def engines(fleet):
 
 
 def index_equals(fleet, server):
-    """The index holds for the replica exactly what its engine's cache holds, by the engine's own word."""
+    """Return True if the index holds the same keys for the replica as its engine's cache."""
     replica = fleet.pool.members[server.replica]
     held = [low64(block_hash) for block_hash in server._engine._core.snapshot()]
     digest = fleet.pool.members.index.digest(replica.slot)
@@ -60,7 +60,7 @@ def index_equals(fleet, server):
     return (digest.xor, digest.sum, count) == (reduce(xor, held, 0), sum(held) % 2**64, len(held))
 
 
-async def test_every_choice_is_what_the_engine_generates_and_the_second_turn_hits(fleet, engines):
+async def test_choices_equal_the_engine_and_the_second_turn_hits(fleet, engines):
     await engines("a", "b", "c", token_time_s=2e-4)
     prompt = [number % VOCAB for number in range(200)]
     tokens, first = await fleet.ask(fleet.request(prompt, n=2, max_tokens=20))
@@ -101,7 +101,7 @@ async def test_aborts_reach_the_engine(fleet, engines):
     await fleet.until(lambda: servers["a"].active_requests == 0, timeout=1)
 
 
-async def test_an_engine_that_drains_is_left_and_one_that_stops_is_replaced(fleet, engines):
+async def test_a_draining_engine_is_avoided_and_a_stopped_one_replaced(fleet, engines):
     servers = await engines("a", "b", step_time_s=0.005)
     streams = [await fleet.pool.open(fleet.request(40 + number, max_tokens=30)) for number in range(6)]
     reading = [asyncio.create_task(fleet.read(stream)) for stream in streams]
@@ -116,7 +116,7 @@ async def test_an_engine_that_drains_is_left_and_one_that_stops_is_replaced(flee
     assert (await fleet.ask())[1].replica == "b"
 
 
-async def test_engines_that_come_and_go_under_load_lose_no_request_silently(fleet, engines):
+async def test_replaced_engines_under_load_lose_no_request_silently(fleet, engines):
     servers = await engines("a", "b", step_time_s=0.002)
     rng = random.Random(4)
     answered, failed = [], []

@@ -57,7 +57,7 @@ async def test_a_waiter_that_gives_up_leaves_no_trace():
     await admission.acquire(0, 0.0)
 
 
-async def test_a_waiter_cancelled_in_the_moment_of_its_admission_gives_its_place_on():
+async def test_a_waiter_cancelled_at_its_admission_passes_its_place_on():
     admission = Admission(max_inflight=1, max_queued=2)
     await admission.acquire(0, 0.0)
     first, second = waiter(admission), waiter(admission)
@@ -116,10 +116,8 @@ async def test_a_larger_bound_admits_at_once_and_a_smaller_one_waits_for_ends():
     await tasks[2]
 
 
-@pytest.mark.parametrize("seed", [*range(10), pytest.param(None, id="random")])
+@pytest.mark.parametrize("seed", range(11))
 async def test_bounds_hold_and_nothing_leaks_under_random_use(seed):
-    seed = random.randrange(2**32) if seed is None else seed
-    print(f"seed {seed}")
     rng = random.Random(seed)
     limit = rng.randint(1, 4)
     admission = Admission(max_inflight=limit, max_queued=5)

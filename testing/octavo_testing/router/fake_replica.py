@@ -1,30 +1,23 @@
-"""A replica in the test's own process: a real gRPC server that speaks the protocol, and does wrong when told to."""
+"""A replica in the test's own process: a real gRPC server that speaks the protocol, with faults on request."""
 
 import asyncio
-import contextlib
 import itertools
 from functools import reduce
 from operator import xor
 
 import grpc
-import pytest
 
 from octavo_api.blocks import low64, unpack
 from octavo_api.protocol import PROTOCOL_VERSION, server_options
-from octavo_api.sampling import SamplingParams
-from octavo_api.settings import RouterSettings
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc, sampling_pb2
-from octavo_router.fleet.engine_request import EngineRequest
-from octavo_router.fleet.observer import NullObserver
-from octavo_router.fleet.pool import ReplicaPool
 from octavo_router.fleet.replica_status import ReplicaAddress
 
-STOP, LENGTH, ABORT, ERROR = (getattr(sampling_pb2, f"FINISH_REASON_{n}") for n in ("STOP", "LENGTH", "ABORT", "ERROR"))
+LENGTH, ERROR = sampling_pb2.FINISH_REASON_LENGTH, sampling_pb2.FINISH_REASON_ERROR
 EPOCHS = itertools.count(1)
 
 
 class Attached:
-    """One gateway's stream, from the replica's side."""
+    """Stream of one gateway, on the side of the replica."""
 
     def __init__(self, replica, context):
         self.replica = replica
@@ -49,7 +42,7 @@ class Attached:
 
 
 class FakeReplica(replica_pb2_grpc.ReplicaServicer):
-    """Answers a request with ``tokens``, one a step, ``step_s`` apart; ``answer`` replaces that."""
+    """Replica that answers with ``tokens`` tokens, one per step, ``step_s`` apart. ``answer`` replaces that."""
 
     def __init__(self, name):
         self.name = name
@@ -65,7 +58,7 @@ class FakeReplica(replica_pb2_grpc.ReplicaServicer):
         self.answer = None
         self.beats = True
         self.lie = 0
-        self.drop_steps = 0  # Steps whose events are lost on the way; outputs never are
+        self.drop_steps = 0  # Number of Steps that lose their events; outputs are never lost
         self.snapshots = True
         self.held = set()
         self.gateways = []
@@ -82,7 +75,7 @@ class FakeReplica(replica_pb2_grpc.ReplicaServicer):
         return self
 
     async def die(self):
-        """As if killed: the streams end without a word."""
+        """End the streams as if the process were killed."""
         for task in self.tasks:
             task.cancel()
         await self.server.stop(grace=None)
@@ -196,112 +189,16 @@ class FakeReplica(replica_pb2_grpc.ReplicaServicer):
         self.answer = answer
 
 
-class Recorder(NullObserver):
-    def __init__(self):
-        self.routes = []
-        self.states = []
-        self.resyncs = []
-        self.gone = []
-        self.predictions = []
-
-    def decision(self, route):
-        self.routes.append(route)
-
-    def feed_state(self, replica, state):
-        self.states.append((replica, state))
-
-    def resync(self, replica, reason):
-        self.resyncs.append(reason)
-
-    def prediction(self, predicted, actual):
-        self.predictions.append((predicted, actual))
-
-    def replica_removed(self, replica):
-        self.gone.append(replica)
+async def never(gateway, submit):
+    """Accept the request and send nothing."""
 
 
-class Fleet:
-    """A pool and the replicas that it dials."""
-
-    def __init__(self):
-        self.recorder = Recorder()
-        self.wanted = []
-        self.replicas = {}
-        self.pool = None
-        self._ids = itertools.count()
-
-    def make(self, name):
-        self.replicas[name] = FakeReplica(name)
-        return self.replicas[name]
-
-    async def start(self, *names, secret="", live=True, **settings):
-        for name in names:
-            await (self.replicas.get(name) or self.make(name)).start()
-        self.pool = ReplicaPool(
-            RouterSettings(**settings),
-            gateway="test",
-            secret=secret,
-            metrics=self.recorder,
-            on_wanted=self.wanted.append,
-        )
-        if names:
-            self.pool.update_replicas(self.replicas[name].address for name in names)
-        if live and names:
-            await self.until(lambda: all(each.state == "live" for each in self.pool.replicas()))
-        return [self.replicas[name] for name in names]
-
-    async def until(self, condition, timeout=20.0):
-        async with asyncio.timeout(timeout):
-            while not condition():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.005)
-
-    def request(self, tokens=40, *, deadline=None, priority=0, salt="", buffered=False, **sampling):
-        token_ids = list(range(tokens)) if isinstance(tokens, int) else tokens
-        return EngineRequest(
-            request_id=f"r{next(self._ids)}",
-            token_ids=token_ids,
-            sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
-            priority=priority,
-            cache_salt=salt,
-            deadline=deadline,
-            buffered=buffered,
-        )
-
-    async def ask(self, request=None):
-        """Returns the tokens of each choice, and the route."""
-        stream = await self.pool.open(request or self.request())
-        return await self.read(stream)
-
-    async def read(self, stream):
-        tokens = {}
-        async with contextlib.aclosing(stream):
-            async for outputs in stream:
-                for output in outputs:
-                    tokens.setdefault(output.choice, []).extend(output.token_ids)
-        return tokens, stream.route
-
-    def at_rest(self):
-        return (
-            self.pool.inflight_requests == self.pool.queued_requests == 0
-            and not self.pool._inflight
-            and all(
-                each.load.num_reservations == each.load.num_unreported == each.num_requests == 0
-                for each in self.pool.members.all()
-            )
-        )
-
-    async def close(self):
-        if self.pool is not None:
-            await self.pool.close()
-        for replica in self.replicas.values():
-            if hasattr(replica, "server"):
-                await replica.die()
+async def one_token(gateway, submit):
+    """Send one token and no end."""
+    gateway.send(outputs=[replica_pb2.Output(id=submit.id, token_ids=[7])])
 
 
-@pytest.fixture
-async def fleet():
-    fleet = Fleet()
-    yield fleet
-    if fleet.pool is not None:
-        await fleet.until(fleet.at_rest)
-    await fleet.close()
+async def one_token_of_each(gateway, submit):
+    """Send one token of each choice and no end."""
+    outputs = [replica_pb2.Output(id=submit.id, choice=choice, token_ids=[7]) for choice in range(submit.sampling.n)]
+    gateway.send(outputs=outputs)

@@ -1,0 +1,1 @@
+"""Test support for the router: a model of bytes, scripted pools, and replicas that speak the protocol."""
