@@ -7,6 +7,9 @@ from octavo_api.finish_reason import FinishReason
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import StepOutput
 from octavo_engine.core.state.stopping import Finish, StopRule
+from octavo_testing.engine.core_requests import create_core, create_requests, new_request, random_prompt
+from octavo_testing.engine.core_session import Session, assert_expected, run_to_completion
+from octavo_testing.engine.fake_runner import expected_output
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
@@ -37,25 +40,25 @@ def test_end_token_before_stop_token_before_length(token, count, options, expect
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
-def test_an_end_token_ends_the_choice_and_is_its_last_token(harness, create_core, steps_in_flight):
-    tokens = harness.prompt(6)
-    free = harness.expected_output(harness.new_request("r", tokens, max_tokens=12))
+def test_an_end_token_ends_the_choice_and_is_its_last_token(steps_in_flight):
+    tokens = random_prompt(6)
+    free = expected_output(new_request("r", tokens, max_tokens=12))
     core = create_core(eos_token_ids=frozenset({free[5]}), steps_in_flight=steps_in_flight)
-    session = harness.run_to_completion(core, [harness.new_request("r", tokens, max_tokens=12, ignore_eos=False)])
+    session = run_to_completion(core, [new_request("r", tokens, max_tokens=12, ignore_eos=False)])
     assert session.outputs["r", 0] == free[:6]
     assert (session.finished["r", 0].finish_reason, session.finished["r", 0].stop_token_id) == (STOP, None)
 
 
-def test_a_stop_token_is_named(harness, create_core):
-    tokens = harness.prompt(6)
-    free = harness.expected_output(harness.new_request("r", tokens))
-    session = harness.run_to_completion(create_core(), [harness.new_request("r", tokens, stop_token_ids=(free[2],))])
+def test_a_stop_token_is_named():
+    tokens = random_prompt(6)
+    free = expected_output(new_request("r", tokens))
+    session = run_to_completion(create_core(), [new_request("r", tokens, stop_token_ids=(free[2],))])
     assert session.outputs["r", 0] == free[:3]
     assert (session.finished["r", 0].finish_reason, session.finished["r", 0].stop_token_id) == (STOP, free[2])
 
 
-def test_logprobs_come_with_their_tokens(harness, create_core):
-    session = harness.run_to_completion(create_core(), [harness.new_request("r", harness.prompt(5), logprobs=0)])
+def test_logprobs_come_with_their_tokens():
+    session = run_to_completion(create_core(), [new_request("r", random_prompt(5), logprobs=0)])
     for output in session.by_choice["r", 0]:
         assert [entry.token_id for entry in output.logprobs] == list(output.token_ids)
 
@@ -91,19 +94,19 @@ def bring_to(session, state, request_id):
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("how", ["abort", "deadline"])
-def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(harness, create_core, how, state, n, steps_in_flight):
+def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(how, state, n, steps_in_flight):
     core = create_core(steps_in_flight=steps_in_flight, long_prefill_token_threshold=4)
-    new = harness.new_request("r", harness.prompt(17), n=n, max_tokens=30, deadline=100.0)
-    session = harness.Session(core).add(new)
+    new = new_request("r", random_prompt(17), n=n, max_tokens=30, deadline=100.0)
+    session = Session(core).add(new)
     bring_to(session, state, "r")
     if how == "abort":
         core.abort("r")
         core.abort("r")
     else:
         session.now = 100.0
-    other = harness.new_request("other", harness.prompt(9, 8))
+    other = new_request("other", random_prompt(9, 8))
     session.add(other).run().assert_idle()
-    assert session.outputs["other", 0] == harness.expected_output(other)
+    assert session.outputs["other", 0] == expected_output(other)
     for choice in range(n):
         end = session.finished["r", choice]
         assert end.finish_reason is (FinishReason.ABORT if how == "abort" else FinishReason.ERROR)
@@ -114,38 +117,38 @@ def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(harness, creat
     assert core.take_outputs() == []
 
 
-def test_a_deadline_says_how_long_was_allowed(harness, create_core):
-    session = harness.Session(create_core())
+def test_a_deadline_says_how_long_was_allowed():
+    session = Session(create_core())
     session.now = 50.0
-    session.add(harness.new_request("r", harness.prompt(5), deadline=52.5, max_tokens=100)).run()
+    session.add(new_request("r", random_prompt(5), deadline=52.5, max_tokens=100)).run()
     assert session.finished["r", 0].error.message == "deadline: 2.5 s after arrival, passed while running"
     assert session.finished["r", 0].error.http_status == 504
 
 
-def test_a_deadline_of_an_earlier_request_with_the_same_id_means_nothing(harness, create_core):
-    session = harness.Session(create_core())
-    session.add(harness.new_request("r", harness.prompt(5), deadline=10.0, max_tokens=2)).run()
+def test_a_deadline_of_an_earlier_request_with_the_same_id_means_nothing():
+    session = Session(create_core())
+    session.add(new_request("r", random_prompt(5), deadline=10.0, max_tokens=2)).run()
     session.finished.clear()
     session.by_choice.clear()
     session.now = 9.0
-    session.add(harness.new_request("r", harness.prompt(5), max_tokens=8)).run().assert_idle()
+    session.add(new_request("r", random_prompt(5), max_tokens=8)).run().assert_idle()
     assert session.finished["r", 0].finish_reason is LENGTH
 
 
-def test_ids_that_are_prefixes_of_each_other_are_different_requests(harness, create_core):
-    requests = [harness.new_request(i, harness.prompt(5, 1)) for i in ("1", "10", "1_0", "0_1", 1)]
-    session = harness.Session(create_core()).add(*requests)
+def test_ids_that_are_prefixes_of_each_other_are_different_requests():
+    requests = [new_request(i, random_prompt(5, 1)) for i in ("1", "10", "1_0", "0_1", 1)]
+    session = Session(create_core()).add(*requests)
     session.turn()
     session.core.abort("1")
     session.run().assert_idle()
     assert session.finished["1", 0].finish_reason is FinishReason.ABORT
-    harness.assert_expected(session, requests[1:])
+    assert_expected(session, requests[1:])
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
-def test_abort_with_the_last_token_in_flight_gives_one_end(harness, create_core, steps_in_flight):
-    session = harness.Session(create_core(steps_in_flight=steps_in_flight))
-    session.add(harness.new_request("r", harness.prompt(5), max_tokens=1))
+def test_abort_with_the_last_token_in_flight_gives_one_end(steps_in_flight):
+    session = Session(create_core(steps_in_flight=steps_in_flight))
+    session.add(new_request("r", random_prompt(5), max_tokens=1))
     session.schedule()
     session.core.abort("r")
     session.commit()
@@ -155,10 +158,10 @@ def test_abort_with_the_last_token_in_flight_gives_one_end(harness, create_core,
     assert session.outputs["r", 0] == []
 
 
-def test_a_failed_step_ends_its_requests_and_no_other(harness, create_core):
+def test_a_failed_step_ends_its_requests_and_no_other():
     core = create_core(max_num_seqs=2)
-    requests = harness.create_requests(3, length=9)
-    session = harness.Session(core).add(*requests)
+    requests = create_requests(3, length=9)
+    session = Session(core).add(*requests)
     session.turn()
     session.schedule()
     held = core.num_cached_blocks
@@ -167,13 +170,13 @@ def test_a_failed_step_ends_its_requests_and_no_other(harness, create_core):
     for i in (0, 1):
         assert session.finished[i, 0].finish_reason is FinishReason.ERROR
         assert session.finished[i, 0].error.message == "device lost"
-    harness.assert_expected(session, requests[2:])
+    assert_expected(session, requests[2:])
     assert core.num_cached_blocks >= held
 
 
-def test_a_failed_first_chunk_publishes_nothing(harness, create_core):
+def test_a_failed_first_chunk_publishes_nothing():
     core = create_core()
-    session = harness.Session(core).add(*harness.create_requests(1, length=16, n=3))
+    session = Session(core).add(*create_requests(1, length=16, n=3))
     session.schedule()
     session.fail()
     session.run().assert_idle()
@@ -181,25 +184,25 @@ def test_a_failed_first_chunk_publishes_nothing(harness, create_core):
     assert len(session.finished) == 3
 
 
-def test_leaves_of_a_failed_step_are_told_again_unless_the_row_is_taken(harness, create_core):
-    session = harness.Session(create_core(max_num_seqs=3))
-    session.add(*harness.create_requests(2, max_tokens=1), *harness.create_requests(1, first_id=2))
+def test_leaves_of_a_failed_step_are_told_again_unless_the_row_is_taken():
+    session = Session(create_core(max_num_seqs=3))
+    session.add(*create_requests(2, max_tokens=1), *create_requests(1, first_id=2))
     session.turn()
-    session.add(*harness.create_requests(1, first_id=3))
+    session.add(*create_requests(1, first_id=3))
     failed = session.schedule()
     assert sorted(failed.leaves) == [0, 1]
     assert [join.row for join in failed.joins] == [1]
     session.fail()
-    session.add(*harness.create_requests(1, first_id=4))
+    session.add(*create_requests(1, first_id=4))
     assert sorted(session.schedule().leaves) == [0, 1, 2]
     session.run().assert_idle()
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
-def test_a_row_that_fails_alone_ends_its_request_alone(harness, create_core, steps_in_flight):
+def test_a_row_that_fails_alone_ends_its_request_alone(steps_in_flight):
     core = create_core(steps_in_flight=steps_in_flight)
-    requests = harness.create_requests(3)
-    session = harness.Session(core).add(*requests)
+    requests = create_requests(3)
+    session = Session(core).add(*requests)
     session.turn()
     while len(session.plans) < steps_in_flight:
         session.schedule()
@@ -210,4 +213,4 @@ def test_a_row_that_fails_alone_ends_its_request_alone(harness, create_core, ste
     core.commit(StepOutput(plan.step_id, sampled, failed={row: "logits were not finite"}), session.now)
     session.run().assert_idle()
     assert isinstance(session.finished[1, 0].error, EngineFailure)
-    harness.assert_expected(session, [requests[0], requests[2]])
+    assert_expected(session, [requests[0], requests[2]])

@@ -7,17 +7,20 @@ import pytest
 from octavo_api.errors import DeadlineExceeded, EngineFailure
 from octavo_api.finish_reason import FinishReason
 from octavo_api.settings import SchedulingPolicy
+from octavo_testing.engine.core_requests import VOCAB, create_core, new_request, random_prompt
+from octavo_testing.engine.core_session import Session
+from octavo_testing.engine.fake_runner import expected_output
 
 NUM_REQUESTS = 64
 NUM_BLOCKS, BLOCK, ROWS = 14, 4, 6
 
 
-def random_request(harness, rng, request_id, now):
+def random_request(rng, request_id, now):
     length = rng.choice([1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 20, 31])
-    shared = harness.prompt(32, seed=rng.randrange(3))
-    tokens = shared[:length] if rng.random() < 0.6 else harness.prompt(length, seed=1000 + request_id)
+    shared = random_prompt(32, seed=rng.randrange(3))
+    tokens = shared[:length] if rng.random() < 0.6 else random_prompt(length, seed=1000 + request_id)
     n = rng.choice([1, 1, 1, 2, 3, 8])
-    return harness.new_request(
+    return new_request(
         request_id,
         tokens,
         priority=rng.randrange(3),
@@ -27,7 +30,7 @@ def random_request(harness, rng, request_id, now):
         max_tokens=min(rng.randrange(1, 24), NUM_BLOCKS * BLOCK - length),
         min_tokens=0,
         ignore_eos=rng.random() < 0.5,
-        stop_token_ids=tuple(rng.sample(range(harness.VOCAB), 20)),
+        stop_token_ids=tuple(rng.sample(range(VOCAB), 20)),
         prompt_logprobs=1 if rng.random() < 0.15 else None,
         logprobs=1 if rng.random() < 0.2 else None,
         seed=rng.randrange(2**64),
@@ -36,12 +39,12 @@ def random_request(harness, rng, request_id, now):
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_everything_ends_once_with_the_right_tokens_and_nothing_leaks(harness, seed, steps_in_flight):
+def test_everything_ends_once_with_the_right_tokens_and_nothing_leaks(seed, steps_in_flight):
     print("seed", seed)
     rng = random.Random(seed)
     chunk = rng.choice([0, 1, 3, BLOCK, BLOCK + 1])
     budget = rng.choice([ROWS, ROWS + 3, 32])
-    core = harness.create_core(
+    core = create_core(
         num_blocks=NUM_BLOCKS,
         block_size=BLOCK,
         max_num_seqs=ROWS,
@@ -51,7 +54,7 @@ def test_everything_ends_once_with_the_right_tokens_and_nothing_leaks(harness, s
         enable_prefix_caching=rng.random() < 0.8,
         steps_in_flight=steps_in_flight,
     )
-    session = harness.Session(core)
+    session = Session(core)
     longest = NUM_BLOCKS * BLOCK
     smallest_chunk = min(chunk or longest, budget - ROWS + 1)
     bound = longest // smallest_chunk + 4 * steps_in_flight + 4
@@ -59,7 +62,7 @@ def test_everything_ends_once_with_the_right_tokens_and_nothing_leaks(harness, s
     progress, stalled = -1, 0
     while len(requests) < NUM_REQUESTS or core.has_unfinished or session.plans:
         while len(requests) < NUM_REQUESTS and rng.random() < 0.5:
-            new = random_request(harness, rng, len(requests), session.now)
+            new = random_request(rng, len(requests), session.now)
             requests[new.request_id] = new
             session.add(new)
         if requests and rng.random() < 0.1:
@@ -86,7 +89,7 @@ def test_everything_ends_once_with_the_right_tokens_and_nothing_leaks(harness, s
     for new in requests.values():
         for choice in range(new.sampling.n):
             key = (new.request_id, choice)
-            end, expected = session.finished[key], harness.expected_output(new, choice)
+            end, expected = session.finished[key], expected_output(new, choice)
             if end.finish_reason is FinishReason.ABORT:
                 assert key in cancelled
             elif end.finish_reason is FinishReason.ERROR and isinstance(end.error, DeadlineExceeded):
