@@ -57,7 +57,7 @@ class Generation:
         self._closed = False
         self._text = text
         self._restarts = 0
-        self._restarted: set[int] = set()
+        self._void_choices: set[int] = set()
         self.finish_reasons: list[str] = []
         self._choices = _create_readers(call, prompt_token_ids, text)
 
@@ -73,7 +73,7 @@ class Generation:
         self.cached_tokens, self.timing = None, None
         self.prompt_logprobs, self.finish_reasons = [], []
         self._choices = _create_readers(self.call, self.prompt_token_ids, self._text)
-        self._restarted = set(range(len(self._choices)))
+        self._void_choices = set(range(len(self._choices)))
         return True
 
     @property
@@ -111,9 +111,9 @@ class Generation:
                 choice = self._choices[output.choice]
                 if not choice.finished and (delta := choice.push(output)) is not None:
                     deltas.append(delta)
-                    if self._restarted:
-                        delta.restarted = delta.choice in self._restarted
-                        self._restarted.discard(delta.choice)
+                    if self._void_choices:
+                        delta.restarted = delta.choice in self._void_choices
+                        self._void_choices.discard(delta.choice)
                     if delta.finish_reason is not None:
                         self._finish(delta, output)
         return self, deltas

@@ -78,13 +78,10 @@ class Attempt:
         self.pending.clear()
         self.num_output_tokens = 0
 
-    async def wait(self) -> None:
-        """Return after the next call of ``wake``. Only one reader may wait."""
+    def arrival(self) -> asyncio.Future[None]:
+        """Return a future that the next call of ``wake`` completes. Only one reader may wait."""
         self._reader = asyncio.get_running_loop().create_future()
-        try:
-            await self._reader
-        finally:
-            self._reader = None
+        return self._reader
 
     def wake(self) -> None:
         """Wake the waiting reader, if there is one."""

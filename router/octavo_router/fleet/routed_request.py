@@ -83,7 +83,7 @@ class RoutedRequest:
             if self._replica is None:
                 await self._retry()
             else:
-                await self._attempt.wait()
+                await self._attempt.arrival()
 
     def abort_choice(self, choice: int) -> None:
         attempt = self._attempt

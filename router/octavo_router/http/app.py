@@ -58,7 +58,7 @@ class HttpApp:
             tenant = self._authenticate(path, headers)
             endpoint = ENDPOINTS.get(path)
             if endpoint is None:
-                await self._plain(scope, receive, _observed(send, reply))
+                await self._plain(scope, receive, _recording(send, reply))
             elif scope["method"] != "POST":
                 await reply.error(
                     MethodNotAllowed(f"{path}: got {scope['method']}, allowed: POST"), [header("allow", "POST")]
@@ -96,16 +96,16 @@ def route_path(scope: Scope) -> str:
     return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
 
 
-def _observed(send: Send, reply: Reply) -> Send:
+def _recording(send: Send, reply: Reply) -> Send:
     """Return a ``send`` that adds the reply's headers and records the status."""
 
-    async def observed(message: Message) -> None:
+    async def record(message: Message) -> None:
         if message["type"] == "http.response.start":
             reply.status = message["status"]
             message = {**message, "headers": [*reply.headers, *message["headers"]]}
         await send(message)
 
-    return observed
+    return record
 
 
 def _plain_app(gateway: Gateway, registry: CollectorRegistry) -> Starlette:

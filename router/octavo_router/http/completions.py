@@ -8,7 +8,7 @@ from typing import Any
 from octavo_router.answers.call import Call, TextPrompt, TokenPrompt
 from octavo_router.answers.choice_reader import Delta
 from octavo_router.answers.generation import Generation
-from octavo_router.http.logprobs import CompletionLogprobs, join
+from octavo_router.http.logprobs import CompletionLogprobs, join_logprobs
 from octavo_router.http.protocol import CompletionBody
 from octavo_router.http.wire import CollectedChoice, Envelope
 from octavo_text import ModelText
@@ -106,4 +106,4 @@ class CompletionWire:
         if not echo:
             return writer.add(positions)
         prompt = writer.add_prompt(generation.prompt_token_ids, generation.prompt_logprobs)
-        return join(prompt, writer.add(positions))
+        return join_logprobs(prompt, writer.add(positions))

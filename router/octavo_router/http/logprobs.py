@@ -49,7 +49,7 @@ class CompletionLogprobs:
         """
         first = _empty()
         self._append(first, self._text.token_text(ids[0]), None, None)
-        return join(first, self.add(positions))
+        return join_logprobs(first, self.add(positions))
 
     def _append(self, result: dict[str, Any], token: str, logprob: float | None, top: dict[str, float] | None) -> None:
         result["tokens"].append(token)
@@ -63,5 +63,5 @@ def _empty() -> dict[str, Any]:
     return {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
 
 
-def join(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+def join_logprobs(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
     return {name: one[name] + two[name] for name in one}

@@ -76,7 +76,7 @@ class Envelope:
         if self.include_usage:
             fields["usage"] = self._usage(generations)
         if explain:
-            fields["octavo"] = explained(generations)
+            fields["octavo"] = explanation(generations)
         if not fields:
             return ""
         return f"{self._before}],{json.dumps(fields, ensure_ascii=False, separators=(',', ':'))[1:]}\n\n"
@@ -90,7 +90,7 @@ class Envelope:
             "choices": choices,
             "usage": self._usage(generations),
         }
-        return body | ({"octavo": explained(generations)} if explain else {})
+        return body | ({"octavo": explanation(generations)} if explain else {})
 
     def _usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         prompt = sum(len(generation.prompt_token_ids) for generation in generations)
@@ -105,7 +105,7 @@ class Envelope:
         }
 
 
-def explained(generations: Sequence[Generation]) -> Any:
+def explanation(generations: Sequence[Generation]) -> Any:
     """Return the reasons for the choice of a replica: one object, or a list with one for each of several prompts."""
     routes = [_route(generation) for generation in generations]
     return routes[0] if len(routes) == 1 else routes
