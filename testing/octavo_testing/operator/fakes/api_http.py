@@ -11,51 +11,22 @@ from typing import Any, NamedTuple
 import yaml
 from aiohttp import web
 
-from octavo_operator.model.kinds import (
-    CLAIM,
-    DISRUPTION_BUDGET,
-    ENDPOINT_SLICE,
-    EVENT,
-    NETWORK_POLICY,
-    RAY_CLUSTER,
-    SECRET,
-    SERVICE,
-    SERVING_DEPLOYMENT,
-    Kind,
-)
+from octavo_operator.model.kinds import Kind
 from octavo_testing.operator.fakes.pace import Pace
-from octavo_testing.operator.sweep.apiserver import ApiError, ApiServer, Document, ObjectKey, causes
-
-CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
-NAMESPACES = Kind("", "v1", "namespaces", "Namespace")
-KINDS = (
-    SERVING_DEPLOYMENT,
-    RAY_CLUSTER,
-    SERVICE,
-    SECRET,
-    CLAIM,
-    EVENT,
-    DISRUPTION_BUDGET,
-    NETWORK_POLICY,
-    ENDPOINT_SLICE,
-    CRDS,
+from octavo_testing.operator.sweep.apiserver import ApiError, ApiServer, Document, ObjectKey
+from octavo_testing.operator.sweep.requests import (
+    KINDS,
     NAMESPACES,
+    Call,
+    discovery,
+    failure,
+    handle,
+    labels_of,
+    parse,
+    selector,
 )
-BY_PLURAL = {kind.plural: kind for kind in KINDS}
-_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
-
-class Call(NamedTuple):
-    """``verb`` is Kubernetes' word for RBAC."""
-
-    verb: str
-    method: str
-    path: str
-    plural: str
-    namespace: str
-    name: str
-    subresource: str
-
+__all__ = ["KINDS", "NAMESPACES", "Call", "FakeApiServer", "Trouble"]
 
 Matches = Callable[[Call], bool]
 
@@ -150,7 +121,7 @@ class FakeApiServer:
     def compact(self) -> None:
         """Everything that happened is forgotten: whoever watches from before must list again."""
         self._history.clear()
-        self._compacted = self.api._version
+        self._compacted = int(self.api.version)
 
     def cut(self, streams: Iterable[Stream]) -> None:
         """Resets the connections of watches."""
@@ -177,11 +148,10 @@ class FakeApiServer:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Authorization") != f"Bearer {self.token}":
             return _failure(ApiError(401, "Unauthorized", "Unauthorized"), None)
-        parts = request.path.strip("/").split("/")
-        if (found := self._discovery(parts)) is not None:
+        if (found := discovery(self.api, request.path)) is not None:
             return web.json_response(found)
-        call = _call(request)
-        if call is None or BY_PLURAL[call.plural].kind in self.api.kinds_missing:
+        call = parse(request.method, request.path, watch=request.query.get("watch") == "true")
+        if call is None or call.kind.kind in self.api.kinds_missing:
             return web.Response(status=404, text="404 page not found\n")
         self.calls.append(call)
         trouble = next((one for one in self.troubles if one.times > 0 and one.matches(call)), None)
@@ -193,7 +163,9 @@ class FakeApiServer:
         try:
             if call.verb == "watch":
                 return await self._watch(request, call)
-            answer = web.json_response(self._serve(call, request.query, await self._body(request), request))
+            answer = web.json_response(
+                handle(self.api, call, request.query, await self._body(request), request.content_type)
+            )
         except ApiError as error:
             answer = _failure(error, call)
         if trouble is not None and trouble.after:
@@ -213,65 +185,6 @@ class FakeApiServer:
     async def _body(self, request: web.Request) -> Any:
         data = await request.read()
         return json.loads(data) if data else None
-
-    def _discovery(self, parts: list[str]) -> Document | None:
-        served = [kind for kind in KINDS if kind.kind not in self.api.kinds_missing]
-        match parts:
-            case ["api"]:
-                return {"kind": "APIVersions", "versions": ["v1"]}
-            case ["api", "v1"]:
-                return _resources([kind for kind in served if not kind.group])
-            case ["apis"]:
-                groups = {kind.group: kind.version for kind in served if kind.group}
-                return {"kind": "APIGroupList", "groups": [_group(*item) for item in groups.items()]}
-            case ["apis", group, version]:
-                found = [kind for kind in served if (kind.group, kind.version) == (group, version)]
-                return _resources(found) if found else None
-            case _:
-                return None
-
-    def _serve(self, call: Call, query: Any, body: Any, request: web.Request) -> Document:
-        kind = BY_PLURAL[call.plural]
-        key = ObjectKey(kind.kind, call.namespace, call.name)
-        manager = query.get("fieldManager", "unknown")
-        match call.verb, request.content_type:
-            case "list", _:
-                return self._list(kind, call, query)
-            case "get", _:
-                if (found := self.api.get(*key)) is None:
-                    raise ApiError(404, f"{call.plural} {call.name!r} not found", "NotFound")
-                return found
-            case "create", _:
-                metadata = {**body.get("metadata", {}), "namespace": call.namespace}
-                if "generateName" in metadata:
-                    metadata["name"] = f"{metadata.pop('generateName')}{self.api._next_version()}"
-                made = {**body, "kind": kind.kind, "metadata": metadata}
-                return self.api.create(manager, made, dry_run=query.get("dryRun") == "All")
-            case "patch", "application/apply-patch+yaml":
-                metadata = {**body["metadata"], "namespace": call.namespace}
-                assert query.get("force") == "true"
-                return self.api.apply(manager, {**body, "metadata": metadata})
-            case "patch", "application/merge-patch+json":
-                return self.api.merge_patch(key, body, status=call.subresource == "status")
-            case "patch", "application/json-patch+json":
-                return self.api.json_patch(key, body)
-            case "delete", _:
-                self.api.delete(*key, (body or {}).get("preconditions", {}).get("uid"))
-                return {"kind": "Status", "status": "Success"}
-        raise AssertionError(f"{call}: not thought of")
-
-    def _list(self, kind: Kind, call: Call, query: Any) -> Document:
-        wanted = _selector(query.get("labelSelector", ""))
-        items = [item for item in self.api.listed(kind.kind, call.namespace or None) if wanted(_labels(item))]
-        metadata: Document = {"resourceVersion": str(self.api._version)}
-        if "limit" in query:
-            start, limit = int(query.get("continue", "0")), int(query["limit"])
-            if start + limit < len(items):
-                metadata["continue"] = str(start + limit)
-            items = items[start : start + limit]
-        # Items of a list carry neither kind nor apiVersion.
-        bare = [{name: value for name, value in item.items() if name not in ("kind", "apiVersion")} for item in items]
-        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata, "items": bare}
 
     async def _watch(self, request: web.Request, call: Call) -> web.StreamResponse:
         since = int(request.query.get("resourceVersion", "0"))
@@ -296,14 +209,14 @@ class FakeApiServer:
         return response
 
     async def _send(self, stream: Stream, response: web.StreamResponse, call: Call) -> None:
-        kind = BY_PLURAL[call.plural]
-        wanted = _selector(stream.request.query.get("labelSelector", ""))
+        kind = call.kind
+        wanted = selector(stream.request.query.get("labelSelector", ""))
         while True:
             try:
                 async with asyncio.timeout(self.bookmark_s):
                     change = await stream.queue.get()
             except TimeoutError:
-                version = {"metadata": {"resourceVersion": str(self.api._version)}}
+                version = {"metadata": {"resourceVersion": self.api.version}}
                 event: Document | None = {"type": "BOOKMARK", "object": {"kind": kind.kind, **version}}
             else:
                 if change is None:
@@ -321,9 +234,9 @@ class FakeApiServer:
         key = ObjectKey(document["kind"], metadata["namespace"], metadata["name"])
         shown = json.loads(json.dumps(document))
         if type == "DELETED":
-            shown["metadata"]["resourceVersion"] = self.api._next_version()
+            shown["metadata"]["resourceVersion"] = self.api.next_version()
         change = Change(int(shown["metadata"]["resourceVersion"]), type, key, shown, self._labels.get(key, {}))
-        self._labels[key] = _labels(document)
+        self._labels[key] = labels_of(document)
         self._history.append(change)
         for stream in self.streams:
             stream.queue.put_nowait(change)
@@ -333,71 +246,12 @@ def _event(change: Change, kind: Kind, namespace: str, wanted: Callable[[dict[st
     """A watch by labels sees an object come and go with its labels."""
     if change.key.kind != kind.kind or namespace not in ("", change.key.namespace):
         return None
-    now, before = wanted(_labels(change.document)), wanted(change.before)
+    now, before = wanted(labels_of(change.document)), wanted(change.before)
     document = {"apiVersion": kind.api_version, "kind": kind.kind, **change.document}
     if change.type == "MODIFIED" and now != before:
         return {"type": "ADDED" if now else "DELETED", "object": document}
     return {"type": change.type, "object": document} if now else None
 
 
-def _call(request: web.Request) -> Call | None:
-    parts = request.path.strip("/").split("/")
-    parts = parts[2:] if parts[0] == "api" else parts[3:]
-    namespace = ""
-    if len(parts) > 2 and parts[0] == "namespaces":
-        namespace, parts = parts[1], parts[2:]
-    if not parts or parts[0] not in BY_PLURAL:
-        return None
-    plural, name, subresource = (*parts, "", "")[:3]
-    reads = "get" if name else "watch" if request.query.get("watch") == "true" else "list"
-    verb = {"GET": reads, "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[request.method]
-    return Call(verb, request.method, request.path, plural, namespace, name, subresource)
-
-
-def _selector(text: str) -> Callable[[dict[str, str]], bool]:
-    terms = [term.partition("=") for term in text.split(",") if term]
-    return lambda labels: all(name in labels and (not sign or labels[name] == value) for name, sign, value in terms)
-
-
-def _labels(document: Document) -> dict[str, str]:
-    return dict(document["metadata"].get("labels") or {})
-
-
-def _group(name: str, version: str) -> Document:
-    known = {"groupVersion": f"{name}/{version}", "version": version}
-    return {"name": name, "versions": [known], "preferredVersion": known}
-
-
-def _resources(kinds: list[Kind]) -> Document:
-    return {
-        "kind": "APIResourceList",
-        "resources": [
-            {
-                "name": kind.plural,
-                "singularName": kind.kind.lower(),
-                "kind": kind.kind,
-                "namespaced": kind not in (CRDS, NAMESPACES),
-                "verbs": _VERBS,
-            }
-            for kind in kinds
-        ],
-    }
-
-
 def _failure(error: ApiError, call: Call | None, headers: dict[str, str] | None = None) -> web.Response:
-    details: Document = {}
-    # A JSON patch that does not fit names no object.
-    if call is not None and error.cause != "PatchFailed":
-        details = {"kind": call.plural, "name": call.name} if call.name else {"kind": call.plural}
-    if found := causes(error):
-        details["causes"] = found
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "message": str(error),
-        "reason": error.cause if error.cause != "NamespaceTerminating" else "Forbidden",
-        "details": details,
-        "code": error.code,
-    }
-    return web.json_response(status, status=error.code, headers=headers)
+    return web.json_response(failure(error, call), status=error.code, headers=headers)

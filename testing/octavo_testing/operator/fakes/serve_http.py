@@ -10,20 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from octavo_testing.operator.fakes.pace import Pace
-from octavo_testing.operator.sweep.jobs import Job
-from octavo_testing.operator.sweep.ray import Application, Deployment, Ray, ServeError
-
-RAY_VERSION = "2.60.0"
-
-
-class Anywhere:
-    """A node that never ends."""
-
-    def alive(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        return
+from octavo_testing.operator.sweep.dashboard import RAY_VERSION, handle
+from octavo_testing.operator.sweep.ray import Anywhere, Application, Deployment, Ray
 
 
 @dataclass
@@ -50,7 +38,7 @@ class FakeServe:
     def __init__(self, *, speed: float = 50.0, seed: int = 0, token: str | None = None) -> None:
         self._pace = Pace(speed, fast_clock=True)
         self._seed = seed
-        self.token = token
+        self._token = token
         self.version = RAY_VERSION
         self.address = ""
         self.doors: Any = {"doors": ["http://10.0.0.1:40000", "grpc://10.0.0.1:40001"]}
@@ -68,7 +56,7 @@ class FakeServe:
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = self._runner.addresses[0][1]
         self.address = f"http://127.0.0.1:{self.port}"
-        self.ray = Ray(self._pace, random.Random(self._seed), self.address, _anywhere, self.token)
+        self.ray = Ray(self._pace, random.Random(self._seed), self.address, _anywhere, self._token)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,73 +92,28 @@ class FakeServe:
             return web.Response(status=answer.status, text=answer.body, headers=answer.headers)
         if request.path.endswith("/doors"):
             return self._doors(request.path.removesuffix("/doors"))
-        if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
-            return web.Response(status=401, text="Unauthorized: Missing authentication token")
-        match request.method, request.path:
-            case "GET", "/api/version":
-                return web.json_response({"version": "4", "ray_version": self.version, "ray_commit": "", "session": ""})
-            case "GET", "/api/serve/applications/":
-                return self._details()
-            case "PUT", "/api/serve/applications/":
-                return self._put(await request.json())
-            case method, path if path.startswith("/api/jobs/"):
-                return await self._jobs(request, method, path.removeprefix("/api/jobs/"))
-            case "DELETE", _:
-                raise AssertionError("DELETE would shut Serve down for everyone")
-            case _:
-                return web.Response(status=404, text="404: Not Found")
-
-    def _details(self) -> web.Response:
-        try:
-            self.ray.advance()
-            details = self.ray.get()
-        except ServeError as error:
-            return web.Response(status=error.code or 503, text="Failed to get a response from the controller.")
-        if self.ray.started:
-            details["http_options"] = {"host": "0.0.0.0", "port": self.port}
-        return web.json_response(details)
-
-    async def _jobs(self, request: web.Request, method: str, path: str) -> web.Response:
-        jobs, (name, _, verb) = self.ray.jobs, path.partition("/")
-        if method == "POST" and not path:
-            body = await request.json()
-            # Of a job of this id Ray's agent says 400, which the head turns into an error of its own.
-            taken = jobs.submit(body["submission_id"], body["entrypoint"])
-            return web.json_response({"submission_id": body["submission_id"]}) if taken else web.Response(status=500)
-        if method == "GET" and not path:
-            return web.json_response([_shown(name, jobs.find(name)) for name in jobs.known] + [{"type": "DRIVER"}])
-        job = jobs.find(name)
-        if job is None:
-            return web.Response(status=404, text=f"Job {name} does not exist")
-        match method, verb:
-            case "GET", "":
-                return web.json_response(_shown(name, job))
-            case "POST", "stop":
-                return web.json_response({"stopped": jobs.stop(name)})
-            case "DELETE", "":
-                deleted = jobs.delete(name)
-                return web.json_response({"deleted": True}) if deleted else web.Response(status=500, text="Traceback")
-        return web.Response(status=405)
-
-    def _put(self, body: dict[str, Any]) -> web.Response:
-        counts = [one.get("num_replicas", 1) for item in body["applications"] for one in item["deployments"]]
-        if any(count < 0 for count in counts):
-            return web.Response(status=400, text="1 validation error for ServeDeploySchema")
-        try:
-            self.ray.put(body)
-        except ServeError as error:
-            return web.Response(status=error.code or 503, text=repr(error))
-        self.puts.append(json.loads(json.dumps(body)))
-        return web.Response()
+        if not request.path.startswith("/api/"):
+            return web.Response(status=404, text="404: Not Found")
+        body = await request.json() if request.can_read_body else None
+        status, answer = handle(
+            self.ray,
+            request.method,
+            request.path,
+            body,
+            token=request.headers.get("Authorization", "").removeprefix("Bearer "),
+            version=self.version,
+        )
+        if request.method == "PUT" and status == 200:
+            self.puts.append(json.loads(json.dumps(body)))
+        if isinstance(answer, str):
+            return web.Response(status=status or 503, text=answer)
+        if "http_options" in answer:
+            answer["http_options"]["port"] = self.port
+        return web.json_response(answer, status=status)
 
     def _doors(self, prefix: str) -> web.Response:
         running = any(found.config.get("route_prefix") == prefix for found in self.ray.applications.values())
         return web.json_response(self.doors) if running else web.Response(status=404, text="Path not found")
-
-
-def _shown(name: str, job: Job) -> dict[str, Any]:
-    shown = {"status": job.status, "driver_exit_code": job.exit_code, "message": job.message}
-    return {"type": "SUBMISSION", "submission_id": name, **shown}
 
 
 def _anywhere(_: Application, __: Deployment) -> Anywhere:

@@ -102,7 +102,7 @@ class ApiServer:
         created["metadata"] |= {
             "uid": f"{key.kind.lower()}-{self._uids}",
             "creationTimestamp": self._stamp(),
-            "resourceVersion": self._next_version(),
+            "resourceVersion": self.next_version(),
         }
         if key.kind != "Secret":
             created["metadata"]["generation"] = 1
@@ -110,7 +110,7 @@ class ApiServer:
         self.objects[key] = created
         self.applied[key] = {manager: clone(document)}
         self._collect_if_orphaned(created)
-        self._tell("ADDED", created)
+        self._notify("ADDED", created)
         return clone(created)
 
     def apply(self, manager: str, document: Mapping[str, Any]) -> Document:
@@ -196,9 +196,9 @@ class ApiServer:
         if not metadata.get("finalizers"):
             self._remove(key)
         elif "deletionTimestamp" not in metadata:
-            metadata |= {"deletionTimestamp": self._stamp(), "resourceVersion": self._next_version()}
+            metadata |= {"deletionTimestamp": self._stamp(), "resourceVersion": self.next_version()}
             metadata["generation"] += 1
-            self._tell("MODIFIED", current)
+            self._notify("MODIFIED", current)
 
     def _remove_if_finished(self, key: ObjectKey) -> None:
         metadata = self.objects[key]["metadata"]
@@ -238,7 +238,7 @@ class ApiServer:
         for other, found in self.objects.items():
             if any(owner["uid"] == uid for owner in found["metadata"].get("ownerReferences", ())):
                 self.timeline.after(self._rng.uniform(0.1, 5), self._delete_quietly, other, found["metadata"]["uid"])
-        self._tell("DELETED", gone)
+        self._notify("DELETED", gone)
 
     def _collect_if_orphaned(self, created: Document) -> None:
         """The garbage collector deletes what was made for an owner that has gone since."""
@@ -269,16 +269,21 @@ class ApiServer:
             return clone(current)
         if wanted.get("spec") != current.get("spec"):
             wanted["metadata"]["generation"] += 1
-        wanted["metadata"]["resourceVersion"] = self._next_version()
+        wanted["metadata"]["resourceVersion"] = self.next_version()
         self.objects[key] = wanted
-        self._tell("MODIFIED", wanted)
+        self._notify("MODIFIED", wanted)
         return clone(wanted)
 
-    def _tell(self, change: str, document: Document) -> None:
+    def _notify(self, change: str, document: Document) -> None:
         for watcher in self.watchers:
             watcher(change, document)
 
-    def _next_version(self) -> str:
+    @property
+    def version(self) -> str:
+        """Resource version of the last change."""
+        return str(self._version)
+
+    def next_version(self) -> str:
         self._version += 1
         return str(self._version)
 

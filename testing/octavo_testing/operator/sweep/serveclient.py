@@ -1,122 +1,79 @@
-"""The operator's connections to the Rays of this world: Octavo's own client over a transport in memory, with faults."""
+"""Connections of the operator to the Rays of this world: Octavo's own client over calls in memory, with faults."""
 
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from octavo_operator.model.observed import Application
 from octavo_operator.serve.client import ServeClient
-from octavo_operator.serve.errors import AuthFailed, Refused, Unreachable
+from octavo_operator.serve.errors import Unreachable
 from octavo_operator.serve.import_check import ImportCheck
-from octavo_operator.serve.jobs import Job
+from octavo_operator.serve.jobs import RestJobs
+from octavo_operator.serve.rest import Dashboard, RestTransport
 from octavo_testing.operator.sweep.apiclient import Life
+from octavo_testing.operator.sweep.dashboard import RAY_VERSION, handle
 from octavo_testing.operator.sweep.faults import Fault, Faults
-from octavo_testing.operator.sweep.ray import Ray, ServeError
 from octavo_testing.operator.sweep.world import World
 
-RAY_VERSION = "2.60.0"
 
-
-class Transport:
-    """Implements ``octavo_operator.serve.client.ServeTransport`` and ``octavo_operator.serve.jobs.Jobs``."""
+class WorldDashboard(Dashboard):
+    """A dashboard of this world. A change takes effect at once; only its answer is delayed or lost."""
 
     def __init__(
         self, world: World, life: Life, faults: Faults, rng: random.Random, address: str, token: str | None
     ) -> None:
-        self._world, self._life, self._faults, self._rng = world, life, faults, rng
-        self._address, self._token = address, token
+        self.address = address.rstrip("/")
+        self._world, self._life, self._faults, self._rng, self._token = world, life, faults, rng, token
 
-    async def version(self) -> str:
-        await self._travel()
-        self._ray()
-        return RAY_VERSION
-
-    async def details(self) -> Mapping[str, Any]:
-        """What is true when the answer is sent."""
-        await self._travel()
-        try:
-            return self._ray().get()
-        except ServeError as error:
-            raise _translated(self._address, error) from None
-
-    async def put_config(self, config: Mapping[str, Any]) -> None:
-        """Takes effect at once; it is the answer that travels."""
+    async def call(
+        self, method: str, path: str, body: Any = None, *, max_bytes: int | None = None
+    ) -> tuple[int, bytes]:
         self._life.check()
         fault = self._faults.draw()
-        if fault in (Fault.RESET, Fault.SERVER):
-            raise Unreachable(f"{self._address}: {fault}")
-        try:
-            self._ray().put(json.loads(json.dumps(config)))  # as it goes over the wire
-        except ServeError as error:
-            raise _translated(self._address, error) from None
-        names = ", ".join(application["name"] for application in config["applications"])
-        self._world.say(f"  PUT {self._address}: {names}")
-        self._world.puts.append((self._world.now, self._address))
-        self._life.effect()
-        await asyncio.sleep(self._rng.uniform(1, 31) if fault is Fault.SLOW else 0.01)
+        if method == "GET":
+            await self._travel(fault, 0.02)
+            return self._answer(method, path, body)
+        if method == "PUT" and fault in (Fault.RESET, Fault.SERVER):
+            raise Unreachable(f"{self.address}: {fault}")
+        status, answer = self._answer(method, path, body)
+        if method == "PUT" and status == 200:
+            names = ", ".join(application["name"] for application in body["applications"])
+            self._world.say(f"  PUT {self.address}: {names}")
+            self._world.puts.append((self._world.now, self.address))
+        if method != "PUT" or status == 200:
+            self._life.effect()
+        await self._travel(fault, 0.02)
+        return status, answer
+
+    async def _travel(self, fault: Fault | None, longest_s: float) -> None:
+        slow = fault is Fault.SLOW
+        await asyncio.sleep(self._rng.uniform(1, 31) if slow else self._rng.uniform(0.001, longest_s))
         self._life.check()
-        if fault is not None:
-            raise Unreachable(f"{self._address}: no answer in time")
+        if fault is not None and not slow:
+            raise Unreachable(f"{self.address}: {fault}")
 
-    async def find(self, submission_id: str) -> Job | None:
-        await self._travel()
-        found = self._ray().jobs.find(submission_id)
-        return None if found is None else Job(found.status, found.exit_code, found.message)
-
-    async def ended(self, prefix: str) -> tuple[str, ...]:
-        await self._travel()
-        return self._ray().jobs.ended(prefix)
-
-    async def submit(self, submission_id: str, entrypoint: str) -> bool:
-        return await self._change(self._ray().jobs.submit, submission_id, entrypoint)
-
-    async def stop(self, submission_id: str) -> None:
-        await self._change(self._ray().jobs.stop, submission_id)
-
-    async def delete(self, submission_id: str) -> bool:
-        return await self._change(self._ray().jobs.delete, submission_id)
-
-    async def _change(self, change: Callable[..., bool], *arguments: str) -> bool:
-        """Of a job. Takes effect at once; it is the answer that travels."""
-        done = change(*arguments)
-        self._life.effect()
-        await self._travel()
-        return done
-
-    async def _travel(self) -> None:
-        self._life.check()
-        fault = self._faults.draw()
-        await asyncio.sleep(self._rng.uniform(1, 31) if fault is Fault.SLOW else self._rng.uniform(0.001, 0.02))
-        self._life.check()
-        if fault is not None and fault is not Fault.SLOW:
-            raise Unreachable(f"{self._address}: {fault}")
-
-    def _ray(self) -> Ray:
-        ray = self._world.ray(self._address)
+    def _answer(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
+        ray = self._world.ray(self.address)
         if ray is None or ray.dead or not ray.answers:
-            raise Unreachable(f"{self._address}: no answer")
-        if ray.token is not None and ray.token != self._token:
-            raise AuthFailed(f"{self._address}: 401: Ray rejects the token, or requires one")
-        return ray
+            raise Unreachable(f"{self.address}: no answer")
+        # As the body and the answer are after the wire.
+        status, answer = handle(ray, method, path, json.loads(json.dumps(body)), token=self._token)
+        return status, json.dumps(answer).encode() if status == 200 else b""
 
 
 class SweepServeClient(ServeClient):
-    """The real client, whose transports and gateways' doors are the world's."""
+    """The real client, whose dashboards and gateways' listeners are the world's."""
 
     def __init__(self, world: World, life: Life, faults: Faults, rng: random.Random) -> None:
-        super().__init__(self.transport, import_check=ImportCheck(self.transport), required_version=RAY_VERSION)
-        self._world, self._life, self._faults, self._rng = world, life, faults, rng
+        def dashboard(address: str, token: str | None) -> Dashboard:
+            return WorldDashboard(world, life, faults, rng, address, token)
 
-    def transport(self, address: str, token: str | None) -> Transport:
-        return Transport(self._world, self._life, self._faults, self._rng, address, token)
+        super().__init__(
+            lambda address, token: RestTransport(dashboard(address, token)),
+            import_check=ImportCheck(lambda address, token: RestJobs(dashboard(address, token))),
+            required_version=RAY_VERSION,
+        )
 
     async def _listeners(self, proxy: str, application: Application) -> tuple[str, ...]:
         return ("grpc://10.0.0.1:40001", "http://10.0.0.1:40000")
-
-
-def _translated(address: str, error: ServeError) -> Exception:
-    if error.code == 400:
-        return Refused(f"{address}: 400: Serve rejects the configuration")
-    return Unreachable(f"{address}: {error.code}")

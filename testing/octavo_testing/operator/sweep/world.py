@@ -7,21 +7,11 @@ from typing import Any
 from octavo_testing.operator.sweep.apiserver import ApiServer, Document, ObjectKey, clone
 from octavo_testing.operator.sweep.clock import Timeline, VirtualLoop
 from octavo_testing.operator.sweep.kuberay import KubeRay, Pod, RunningCluster
-from octavo_testing.operator.sweep.ray import BAD_MODEL, Application, Deployment, Ray
+from octavo_testing.operator.sweep.ray import BAD_MODEL, Anywhere, Application, Deployment, Ray
 
 GROUP = "serving.octavo.dev"
 EXTERNAL = "http://shared:8265"
 FOREIGN_IMPORT = "shop.cart:app"
-
-
-class Anywhere:
-    """A node of an external Ray, which has room for everything."""
-
-    def alive(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        return
 
 
 class World:
