@@ -17,12 +17,13 @@ from typing import Any
 
 import client
 import drive
-import processes
 from client import Answer
 
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import Bind, Placement, application
 from octavo_serving.local.local_ray import LocalRay, RunFolder
+from octavo_testing.processes import free_ports
+from octavo_testing.waiting import eventually
 
 APP = "smollm2"
 VOCAB_SIZE = 49152
@@ -32,7 +33,7 @@ class Service:
     """An application on a Ray of its own."""
 
     def __init__(self, controller: Any) -> None:
-        self.http_port, self.grpc_port = processes.free_port(), processes.free_port()
+        self.http_port, self.grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.http_port}"
         self._controller = controller
 
@@ -64,14 +65,16 @@ class Service:
         return [r["pid"] for r in replicas if r["state"] == "RUNNING" and r.get("pid")]
 
     def wait(self, what: str, condition: Callable[[], bool], timeout_s: float = 120) -> float:
-        """Returns after how many seconds ``condition`` held."""
+        """Return after how many seconds ``condition`` held; a service that does not answer does not hold it."""
         start = time.monotonic()
-        while time.monotonic() - start < timeout_s:
+
+        def holds() -> bool:
             with contextlib.suppress(Exception):
-                if condition():
-                    return time.monotonic() - start
-            time.sleep(0.05)
-        raise RuntimeError(f"never: {what}")
+                return condition()
+            return False
+
+        eventually(what, holds, timeout_s)
+        return time.monotonic() - start
 
     def live_engines(self) -> int:
         import urllib.request

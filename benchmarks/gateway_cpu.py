@@ -11,18 +11,16 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import uvloop
 
-TICKS = os.sysconf("SC_CLK_TCK")
+from octavo_testing.processes import cpu_seconds
 
 
 class Stream(asyncio.Protocol):
@@ -48,11 +46,6 @@ class Stream(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self.done.done():
             self.done.set_exception(ConnectionError("closed before the end"))
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @contextlib.contextmanager

@@ -10,11 +10,9 @@ scheduler's part of it, measured alone.
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import grpc
 
@@ -25,6 +23,7 @@ from octavo_api.v1 import replica_pb2, replica_pb2_grpc
 from octavo_engine.core.request import NewRequest
 from octavo_engine.llm_engine import LLMEngine
 from octavo_engine.startup.synthetic import load_synthetic
+from octavo_testing.processes import cpu_seconds
 
 VOCAB = 32000
 PROMPT_TOKENS = 64
@@ -125,11 +124,6 @@ def core_alone(options: argparse.Namespace) -> float:
         tokens += sum(len(output.token_ids) for output in llm_engine.step())
         llm_engine.core.load()
     return (time.process_time() - started) / tokens * 1e6
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

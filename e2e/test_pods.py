@@ -12,7 +12,7 @@ from octavo_testing.kube.serving import complete
 from octavo_testing.node import pods
 from octavo_testing.node.node import Node
 from octavo_testing.node.pods import InPods
-from octavo_testing.node.streams import Stream
+from octavo_testing.streams import Stream
 from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
@@ -64,7 +64,7 @@ def test_a_live_edit_keeps_every_pod(books: InPods) -> None:
 
 
 def test_a_rolling_edit_of_the_only_engine_cuts_no_stream(books: InPods) -> None:
-    stream = Stream(books.base, "volumes", "Once upon a time", 600).start().wait_for_a_token()
+    stream = Stream(books.base, "volumes", "Once upon a time", 600).begin()
     (before,) = books.pods("engine")
     began = time.monotonic()
     books.edit({"engine": {"maxNumSeqs": 8}})

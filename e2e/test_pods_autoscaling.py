@@ -8,7 +8,7 @@ import pytest
 from octavo_testing.node import pods
 from octavo_testing.node.node import Node
 from octavo_testing.node.pods import InPods
-from octavo_testing.node.streams import open_streams
+from octavo_testing.streams import open_streams
 from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ import pytest
 from octavo_testing.node import pods
 from octavo_testing.node.node import Node
 from octavo_testing.node.pods import InPods
-from octavo_testing.node.streams import none_was_cut, open_streams, prober
+from octavo_testing.streams import none_was_cut, open_streams, prober
 from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]

@@ -16,7 +16,7 @@ from octavo_testing.kube.serving import get
 from octavo_testing.node import pods
 from octavo_testing.node.node import Node
 from octavo_testing.node.pods import InPods
-from octavo_testing.node.streams import Stream, none_was_cut, open_streams
+from octavo_testing.streams import Stream, none_was_cut, open_streams
 from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]

@@ -62,9 +62,7 @@ class Process:
     @property
     def running(self) -> bool:
         """A zombie is not running: the parent reaps it here."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-        return _born(self.pid) == self.born
+        return alive(self.pid) and _born(self.pid) == self.born
 
     def send(self, number: signal.Signals) -> None:
         if self.running:
@@ -180,7 +178,9 @@ def resident_bytes(pid: int) -> int:
 
 
 def alive(pid: int) -> bool:
-    """A zombie is not."""
+    """Return whether a process runs; a zombie that is a child of this process is reaped."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
     return _born(pid) is not None
 
 

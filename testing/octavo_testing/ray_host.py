@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_serving.local.processes import adopt_orphans, descendants
-from octavo_testing.processes import Process, beside_python, free_ports
+from octavo_testing.processes import Process, alive, beside_python, free_ports
 
 _PORTS = (
     "port",
@@ -153,14 +153,5 @@ def _end(process: Process) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         deadline = time.monotonic() + grace_s
-        while (family := {pid for pid in family if _alive(pid)}) and time.monotonic() < deadline:
+        while (family := {pid for pid in family if alive(pid)}) and time.monotonic() < deadline:
             time.sleep(0.05)
-
-
-def _alive(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -16,7 +16,7 @@ def test_streams_through_haproxy_survive_a_scale_down_and_the_controller(cluster
     assert proxied.status_code == 200, proxied.text
     assert proxied.json()["choices"] == direct.json()["choices"]
 
-    streams = [cluster.stream(250, cluster.proxied, prompt=f"Story {n}").start() for n in range(6)]
+    streams = [cluster.stream(250, cluster.proxied, prompt=f"Story {n}").begin() for n in range(6)]
     cluster.deploy(replicas=1)
     os.kill(cluster.actor_pid("ray::ServeController"), signal.SIGKILL)
     for stream in streams:

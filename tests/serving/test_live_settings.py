@@ -79,7 +79,7 @@ def test_the_engines_limit_of_queued_requests_counts_at_once(cluster: Cluster, c
 def test_a_shorter_drain_counts_for_replicas_that_run(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
     engines = set(cluster.replicas("Engine"))
-    streams = [cluster.stream(3000, prompt=f"Endless {n}").start() for n in range(4)]
+    streams = [cluster.stream(3000, prompt=f"Endless {n}").begin() for n in range(4)]
     cluster.deploy(replicas=2, rollout={"drainSeconds": 0})
     assert set(cluster.replicas("Engine")) == engines
     cluster.deploy(replicas=0, rollout={"drainSeconds": 0})

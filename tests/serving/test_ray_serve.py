@@ -30,7 +30,7 @@ def test_every_door_gives_the_same_tokens(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
     direct = cluster.complete(cluster.direct).json()
     proxied = cluster.complete(cluster.proxied).json()
-    streamed = cluster.stream(8, cluster.proxied, prompt="Once").start().join()
+    streamed = cluster.stream(8, cluster.proxied, prompt="Once").begin().join()
     sampling = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True).to_proto()
     with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
         request = inference_pb2.GenerateRequest(text="Once", sampling=sampling)
@@ -61,7 +61,7 @@ def test_no_secret_reaches_serves_status_or_logs(cluster: Cluster) -> None:
 
 def test_scaling_down_cuts_no_stream(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
-    streams = [cluster.stream(200, prompt=f"Story {n}").start() for n in range(8)]
+    streams = [cluster.stream(200, prompt=f"Story {n}").begin() for n in range(8)]
     cluster.deploy(replicas=1)
     for stream in streams:
         stream.join()
@@ -96,7 +96,7 @@ def test_live_settings_refuse_no_request_even_of_a_single_engine(cluster: Cluste
 def test_rolling_settings_replace_engines_only_and_cut_no_stream(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
     engines, gateways = cluster.replicas("Engine"), cluster.replicas("Gateway")
-    streams = [cluster.stream(600, prompt=f"Tale {n}").start() for n in range(4)]
+    streams = [cluster.stream(600, prompt=f"Tale {n}").begin() for n in range(4)]
     cluster.deploy(replicas=2, engine={"maxNumSeqs": 16})
     eventually("new engines", lambda: not {e.id for e in engines} & {e.id for e in cluster.replicas("Engine")})
     assert cluster.replicas("Gateway") == gateways
@@ -108,7 +108,7 @@ def test_rolling_settings_replace_engines_only_and_cut_no_stream(cluster: Cluste
 
 def test_a_killed_engine_is_replaced_and_nobody_hangs(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
-    streams = [cluster.stream(150, prompt=f"Song {n}").start() for n in range(8)]
+    streams = [cluster.stream(150, prompt=f"Song {n}").begin() for n in range(8)]
     victim = cluster.replicas("Engine")[0]
     cluster.kill(victim)
     assert cluster.complete(cluster.direct).status_code == 200
@@ -134,7 +134,7 @@ def test_a_killed_gateway_comes_back_on_its_ports(cluster: Cluster) -> None:
 def test_tokens_go_on_without_the_controller(cluster: Cluster) -> None:
     cluster.deploy(replicas=2)
     before = set(cluster.replicas("Engine") + cluster.replicas("Gateway"))
-    stream = cluster.stream(300).start()
+    stream = cluster.stream(300).begin()
     os.kill(cluster.actor_pid("ray::ServeController"), signal.SIGKILL)
     assert cluster.complete(cluster.direct).status_code == 200
     assert stream.join().error is None
@@ -146,7 +146,7 @@ def test_tokens_go_on_without_the_controller(cluster: Cluster) -> None:
 def test_an_engine_that_hangs_is_replaced(cluster: Cluster) -> None:
     cluster.deploy(replicas=1)
     before = cluster.replicas("Engine")[0]
-    stuck = cluster.stream(200).start()
+    stuck = cluster.stream(200).begin()
     cluster.hang.touch()
     try:
         eventually("the engine is replaced", lambda: before.id not in {e.id for e in cluster.replicas("Engine")})
@@ -174,7 +174,7 @@ def test_of_two_gateways_one_listens_and_the_other_takes_over(cluster: Cluster) 
 def test_a_gateway_drains_while_its_successor_has_the_ports(cluster: Cluster) -> None:
     cluster.deploy(replicas=1)
     before = cluster.replicas("Gateway")[0]
-    streams = [cluster.stream(400).start(), cluster.stream(400, cluster.proxied).start()]
+    streams = [cluster.stream(400).begin(), cluster.stream(400, cluster.proxied).begin()]
     cluster.deploy(replicas=1, endpoint=cluster.endpoint(free_ports(1)[0]))
     assert cluster.replicas("Gateway")[0].id != before.id
     assert cluster.complete(cluster.direct).status_code == 200

@@ -20,7 +20,7 @@ pytestmark = [
 def test_an_engine_answers_until_its_successor_does(cluster: Cluster) -> None:
     cluster.deploy(replicas=1)
     [before] = cluster.replicas("Engine")
-    stream = cluster.stream(400).start()
+    stream = cluster.stream(400).begin()
     over = threading.Event()
 
     def probe() -> list[int]:
@@ -45,7 +45,7 @@ def test_without_surge_an_engine_stops_before_its_successor_starts(cluster: Clus
     cluster.deploy(replicas=1)
     [before] = cluster.replicas("Engine")
     rollout = {"drainSeconds": 4, "maxSurgePercent": 0}
-    endless = cluster.stream(3000).start()
+    endless = cluster.stream(3000).begin()
     cluster.apply(cluster.application(replicas=1, engine={"maxNumSeqs": 5}, rollout=rollout))
     eventually("the old one stops", lambda: cluster.replicas("Engine", "STOPPING") == [before])
     eventually("no engine answers", lambda: ask(cluster).status_code == 503)

@@ -74,7 +74,7 @@ def test_requests_without_an_engine_are_refused_before_their_deadline(cluster: C
 def test_engines_come_and_go_with_the_load_and_no_stream_is_cut(cluster: Cluster) -> None:
     cluster.deploy(engines=0, autoscaling=scaling(0, 2, targetRequests=4))
     with ThreadPoolExecutor(8) as pool:
-        streams = list(pool.map(lambda n: cluster.stream(1500, prompt=f"Load {n}").start(), range(8)))
+        streams = list(pool.map(lambda n: cluster.stream(1500, prompt=f"Load {n}").begin(), range(8)))
     with cluster.busy(*([1000 * n + m for m in range(40)] for n in range(5))):
         eventually("two engines", lambda: cluster.settled(2, 1))
     for stream in streams:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,3 @@ class Helm:
 
     def releases(self) -> list[dict[str, Any]]:
         return list(json.loads(self.run("list", "--output=json")))
-
-
-def set_values(pairs: Sequence[str]) -> list[str]:
-    return [part for pair in pairs for part in ("--set", pair)]

@@ -16,7 +16,7 @@ import httpx
 from octavo_api.deployment import ServingDeployment
 from octavo_api.serve_config import Bind, Placement, application
 from octavo_serving.local.processes import descendants
-from octavo_testing.serving.stream import TIMEOUT_S, Stream
+from octavo_testing.streams import Stream
 from octavo_testing.waiting import eventually
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 APPLICATION = "octavo_testing.apps.serving:build"
 APP = "books"
+TIMEOUT_S = 50.0
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class Cluster:
 
     @contextmanager
     def busy(self, *prompts: list[int]) -> Iterator[None]:
-        """Streams that do not end by themselves; they are taken back in the end."""
+        """Keep streams open that do not end by themselves."""
         lines: list[Iterator[str]] = []
         with ExitStack() as stack:
             client = stack.enter_context(httpx.Client(timeout=TIMEOUT_S, trust_env=False))
@@ -191,4 +192,4 @@ class Cluster:
             yield
 
     def stream(self, max_tokens: int, url: str | None = None, prompt: str = "Once upon a time") -> Stream:
-        return Stream(url or self.direct, APP, max_tokens, prompt)
+        return Stream(f"{url or self.direct}/v1", APP, prompt, max_tokens)

@@ -1,4 +1,4 @@
-"""Streamed completions that outlive what is done to the servers, read side by side."""
+"""Streamed completions that run beside a test, and outlive the changes that it makes."""
 
 import json
 import threading
@@ -10,18 +10,24 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from octavo_testing.waiting import eventually
+
 _PROMPTS = ("Once upon a time", "The sea was", "In the library", "A printer folded", "Eight leaves", "She read")
 
 
 @dataclass
 class Stream:
-    """``error`` is what ended it, where anything but its own end did."""
+    """One completion at an OpenAI base address, read in a thread.
+
+    ``error`` names what ended the stream before its last token.
+    """
 
     base: str
     model: str
     prompt: str
     max_tokens: int
     text: str = ""
+    completion_tokens: int = 0
     error: str | None = None
     finish_reason: str | None = None
     replica: str = ""
@@ -36,26 +42,30 @@ class Stream:
         self._thread.start()
         return self
 
-    def wait_for_a_token(self, timeout_s: float = 60) -> "Stream":
+    def begin(self, timeout_s: float = 60) -> "Stream":
+        """Start it, and return when its first token is there."""
+        self.start()
         assert self._begun.wait(timeout_s), f"no token in {timeout_s} s: {self.error}"
         assert self.error is None, self.error
         return self
 
-    def join(self, timeout_s: float = 300) -> "Stream":
+    def join(self, timeout_s: float = 60) -> "Stream":
         assert self._thread is not None
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), f"it hangs after {len(self.text)} characters"
         return self
 
     def wait_for_text(self, length: int, timeout_s: float = 300) -> "Stream":
-        deadline = time.monotonic() + timeout_s
-        while len(self.text) < length and self.runs:
-            assert time.monotonic() < deadline, f"{len(self.text)} of {length} characters in {timeout_s} s"
-            time.sleep(0.1)
+        eventually(
+            lambda: f"{len(self.text)} of {length} characters",
+            lambda: len(self.text) >= length or not self.runs,
+            timeout_s,
+            every_s=0.1,
+        )
         return self
 
     def close(self) -> None:
-        """Ends it from this side."""
+        """End it from this side."""
         self._closed = True
         self.join(30)
 
@@ -71,6 +81,7 @@ class Stream:
             "ignore_eos": True,
             "temperature": 0,
             "stream": True,
+            "stream_options": {"include_usage": True},
         }
         try:
             with (
@@ -102,6 +113,8 @@ class Stream:
             self.error = chunk["error"]["message"]
             return
         self.replica = (chunk.get("octavo") or {}).get("replica", self.replica)
+        if usage := chunk.get("usage"):
+            self.completion_tokens = usage["completion_tokens"]
         for choice in chunk["choices"]:
             self.text += choice["text"]
             self.finish_reason = choice["finish_reason"] or self.finish_reason
@@ -111,14 +124,14 @@ class Stream:
 
 
 def open_streams(base: str, model: str, count: int, max_tokens: int) -> list[Stream]:
-    """So many, of prompts that differ, each with its first token shown."""
+    """Open streams with different prompts side by side, each with its first token shown."""
     prompts = [_PROMPTS[n % len(_PROMPTS)] + " and then" * (n // len(_PROMPTS)) for n in range(count)]
-    made = [Stream(base, model, prompt, max_tokens).start() for prompt in prompts]
-    return [stream.wait_for_a_token() for stream in made]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda prompt: Stream(base, model, prompt, max_tokens).begin(), prompts))
 
 
 def none_was_cut(streams: Sequence[Stream], after_s: float = 30) -> None:
-    """Lets them go on for so long and ends them from here; each then equals an undisturbed run of the same request."""
+    """Read them for some seconds and end them; each equals an undisturbed run of the same request."""
     time.sleep(after_s)
     assert [stream.error for stream in streams] == [None] * len(streams)
     assert all(stream.runs for stream in streams), "one ended by itself: it did not outlive the change"
