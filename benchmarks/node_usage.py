@@ -10,9 +10,8 @@ import re
 import time
 from collections import defaultdict
 
-from octavo_testing.node import node as nodes
 from octavo_testing.node import pods, requirements
-from octavo_testing.node.node import Node
+from octavo_testing.node.node import Node, borrowed
 from octavo_testing.streams import open_streams
 
 NAMESPACE = "demo"
@@ -62,14 +61,8 @@ def usage(node: Node, when: str) -> str:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     requirements.install()
-    found = nodes.find()
-    node = found or nodes.start()
-    try:
-        nodes.load(node, nodes.archives())
+    with borrowed() as node:
         measure(node)
-    finally:
-        if found is None:
-            nodes.stop()
 
 
 if __name__ == "__main__":

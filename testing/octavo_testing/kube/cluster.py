@@ -17,6 +17,7 @@ from octavo_testing.kube import control_plane, kubeconfig
 from octavo_testing.kube.kubectl import Kubectl, Refused
 from octavo_testing.kube.tools import API_SERVER_TIER, ToolsMissing, ensure, kuberay_crds, why_not
 from octavo_testing.processes import Launcher, PidFile, StartFailed, free_ports
+from octavo_testing.waiting import eventually
 
 KUBERAY_CRDS = ("rayclusters.ray.io", "rayjobs.ray.io", "rayservices.ray.io")
 SERVICE_ADDRESSES = "10.96.0.0/16"
@@ -105,12 +106,8 @@ def start_kuberay(cluster: Cluster, *, outlive: bool = False, within: tuple[str,
 
 
 def wait_for_accounts(kubectl: Kubectl) -> None:
-    """Until the controller manager works: no pod is admitted before its namespace has an account."""
-    deadline = time.monotonic() + 60
-    while "default" not in kubectl.names("serviceaccounts"):
-        if time.monotonic() > deadline:
-            raise StartFailed("the controller manager made no ServiceAccount in 60 s")
-        time.sleep(0.05)
+    """Wait for the controller manager: no pod is admitted before its namespace has an account."""
+    eventually("a ServiceAccount of the controller manager", lambda: "default" in kubectl.names("serviceaccounts"))
 
 
 def home() -> Path:
@@ -169,7 +166,7 @@ def main() -> None:
     parser.add_argument("command", choices=("up", "down"))
     try:
         {"up": up, "down": down}[parser.parse_args().command]()
-    except (ToolsMissing, StartFailed, Refused) as error:
+    except (ToolsMissing, StartFailed, Refused, AssertionError) as error:
         sys.exit(str(error))
 
 

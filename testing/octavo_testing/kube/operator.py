@@ -1,5 +1,6 @@
 """The operator as a process of this machine, with nothing but the rights that the chart gives its ServiceAccount."""
 
+import json
 import re
 import signal
 import sys
@@ -15,13 +16,42 @@ import yaml
 
 from octavo_testing.kube.audit import Call, Right, calls
 from octavo_testing.kube.cluster import Cluster
-from octavo_testing.kube.helm import Helm
+from octavo_testing.kube.helm import CHART, Helm
+from octavo_testing.kube.kubectl import Kubectl, Refused
 from octavo_testing.processes import Process, beside_python, free_ports
+from octavo_testing.waiting import eventually
 
 RELEASE = "octavo"
 IMAGE = "ghcr.io/octavo-dev/octavo-server:0.1.0"
 NAMESPACE = "octavo"
 CRD = "servingdeployments.serving.octavo.dev"
+DEFINITION = CHART.parents[1] / "manifests" / "base" / "crd" / "servingdeployments.yaml"
+
+
+def add_definition(cluster: Cluster) -> None:
+    """Apply our definition, and wait until objects may be owned by ServingDeployments.
+
+    The admission plugin that checks owners reads new kinds every 30 s, and refuses owners of other kinds until then.
+    """
+    kubectl = cluster.kubectl
+    kubectl.run("apply", "--server-side", "-f", str(DEFINITION))
+    kubectl.run("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    kubectl.run("create", "serviceaccount", "probe")
+    kubectl.run("create", "clusterrole", "probe", "--verb=create", "--resource=configmaps")
+    kubectl.run("create", "clusterrolebinding", "probe", "--clusterrole=probe", "--serviceaccount=default:probe")
+    owner = {"apiVersion": "serving.octavo.dev/v1alpha1", "kind": "ServingDeployment", "name": "nobody", "uid": "none"}
+    metadata = {"name": "probe", "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+    owned = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    probe = Kubectl(cluster.account("default", "probe"))
+
+    def known() -> bool:
+        try:
+            probe.run("create", "--dry-run=server", "-f", "-", stdin=owned)
+        except Refused as refused:
+            return "no RESTMapping" not in str(refused) and "cannot find RESTMapping" not in str(refused)
+        return True
+
+    eventually("owners of the new kind are known", known, every_s=1)
 
 
 @dataclass(frozen=True, slots=True)

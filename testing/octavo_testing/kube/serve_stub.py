@@ -7,10 +7,10 @@ DELETE removes it. The same fake answers the operator's own tests, where it is h
 import argparse
 import asyncio
 import contextlib
-import random
 import socket
 import sys
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,8 @@ def _listens(port: int) -> bool:
 
 
 class Dashboards:
+    """Creates a dashboard for each address and prefix, whose random numbers follow from both."""
+
     def __init__(self, port: int, speed: float) -> None:
         self._port = port
         self._speed = speed
@@ -86,7 +88,7 @@ class Dashboards:
             self._known.pop(prefix, None)
             return web.Response()
         if prefix not in self._known:
-            self._known[prefix] = await self._make()
+            self._known[prefix] = await self._make(prefix.replace(f":{self._port}", ""))
         fake = self._known[prefix]
         answer: web.StreamResponse = await fake._handle(request.clone(rel_url=URL(path)))
         # It remembers all that was said to it, for its own tests.
@@ -94,8 +96,10 @@ class Dashboards:
             memory.clear()
         return answer
 
-    async def _make(self) -> FakeServe:
-        fake = FakeServe(speed=self._speed, seed=random.randrange(2**32))
+    async def _make(self, address: str) -> FakeServe:
+        seed = zlib.crc32(address.encode())
+        print(f"dashboard {address}: seed {seed}", flush=True)
+        fake = FakeServe(speed=self._speed, seed=seed)
         await fake.__aenter__()
         fake.port = self._port
         return fake

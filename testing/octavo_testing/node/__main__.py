@@ -60,7 +60,7 @@ def main() -> None:
             up(bare=arguments.bare)
         else:
             down()
-    except (ToolsMissing, StartFailed, Refused, Held) as error:
+    except (ToolsMissing, StartFailed, Refused, Held, AssertionError) as error:
         sys.exit(str(error))
 
 

@@ -101,6 +101,19 @@ def stop() -> bool:
     return True
 
 
+@contextlib.contextmanager
+def borrowed() -> Iterator[Node]:
+    """A node with our images: this checkout's, if ``make node`` started one, else one that ends with this block."""
+    found = find()
+    try:
+        node = found or start()
+        load(node, archives())
+        yield node
+    finally:
+        if found is None:
+            stop()
+
+
 def archives() -> list[Path]:
     """The images of operator and server, under the names that the chart gives them."""
     return [operator_image(), environment.write_image(HOME / "server.tar", chart_image("serverImage"))]

@@ -1,6 +1,8 @@
 """What a node could leave on this machine: compared before it came and after it went."""
 
+import contextlib
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -31,6 +33,14 @@ class Traces:
         """Lines that are in only one of the two, by kind; empty where nothing was left or lost."""
         pairs = {field.name: getattr(self, field.name) ^ getattr(earlier, field.name) for field in fields(self)}
         return {name: set(lines) for name, lines in pairs.items() if lines}
+
+
+@contextlib.contextmanager
+def unchanged() -> Iterator[None]:
+    """Check that this block leaves nothing on the machine, and takes nothing with it."""
+    before = read()
+    yield
+    assert read().beyond(before) == {}, "the node left something, or took something with it"
 
 
 def read() -> Traces:
