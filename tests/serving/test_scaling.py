@@ -66,8 +66,8 @@ def test_requests_without_an_engine_are_refused_before_their_deadline(cluster: C
         answers = list(pool.map(ask, range(9)))
     assert [code for code, _ in answers] == [503] * 9  # a deadline that passes is a 504
     messages = [message for _, message in answers]
-    assert len([message for message in messages if "5 requests wait for one already" in message]) == 4
-    assert len([message for message in messages if "came up in the time" in message]) == 5
+    assert len([message for message in messages if "5 requests already wait for one" in message]) == 4
+    assert len([message for message in messages if "started within the time limit" in message]) == 5
     assert ready(cluster) == 200
 
 

@@ -126,7 +126,7 @@ class FakeRunner:
         row.computed = end
         self.num_computed += work.count
         if work.prompt_logprobs:
-            assert row.sampling.prompt_logprobs is not None, "nobody asked for these"
+            assert row.sampling.prompt_logprobs is not None, "not requested"
             positions = range(start + 1, min(end, row.prompt_len - 1) + 1)
             prompt_logprobs[work.row] = tuple(Logprobs(row.tokens[p], -float(p)) for p in positions)
         if work.choices:
