@@ -32,6 +32,7 @@ def chat_calls(body: ChatBody, defaults: Mapping[str, Any], id: str, tenant: str
             priority=body.priority,
             cache_salt=body.cache_salt,
             tenant=tenant,
+            buffered=not body.stream,
         )
     ]
 

@@ -31,6 +31,7 @@ def completion_calls(body: CompletionBody, defaults: Mapping[str, Any], id: str,
             priority=body.priority,
             cache_salt=body.cache_salt,
             tenant=tenant,
+            buffered=not body.stream,
             index=number,
         )
         for number, prompt in enumerate(prompts)

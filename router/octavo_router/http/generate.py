@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -49,16 +49,6 @@ ENDPOINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A checked request."""
-
-    calls: Sequence[Call]
-    wire: Wire
-    stream: bool
-    explain: bool
-
-
 class Generate:
     """Handler that answers one request of an endpoint through a reply."""
 
@@ -77,54 +67,47 @@ class Generate:
         headers = Headers(scope=scope)
         async with self._gateway.time_limit():
             body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
-        job = self._job(endpoint, body, headers, request_id, tenant)
-        work = self._stream(job, reply) if job.stream else self._answer(job, reply)
+        parsed = endpoint.body.parse(parse_object(body)).check_combinations()
+        self._gateway.check_model(parsed.model)
+        id = endpoint.id_prefix + request_id
+        calls = endpoint.calls(parsed, self._gateway.text.sampling_defaults, id, tenant)
+        wire = endpoint.wire(parsed, id, self._gateway.served_name, self._gateway.text)
+        explain = headers.get("x-octavo-explain") in ("1", "true")
+        answer = self._stream if parsed.stream else self._buffer
         try:
-            await cancel_on_disconnect(receive, reply, work)
+            await cancel_on_disconnect(receive, reply, answer(calls, wire, reply, explain))
         except RequestError as error:
             if error.param == "prompt":
                 error.param = endpoint.prompt_param
             raise
 
-    def _job(self, endpoint: Endpoint, raw: bytes, headers: Headers, request_id: str, tenant: str) -> Job:
-        gateway = self._gateway
-        body = endpoint.body.parse(parse_object(raw)).check_combinations()
-        gateway.check_model(body.model)
-        id = endpoint.id_prefix + request_id
-        calls = endpoint.calls(body, gateway.text.sampling_defaults, id, tenant)
-        return Job(
-            calls=[replace(call, buffered=not body.stream) for call in calls],
-            wire=endpoint.wire(body, id, gateway.served_name, gateway.text),
-            stream=body.stream,
-            explain=headers.get("x-octavo-explain") in ("1", "true"),
-        )
-
-    async def _answer(self, job: Job, reply: Reply) -> None:
+    async def _buffer(self, calls: Sequence[Call], wire: Wire, reply: Reply, explain: bool) -> None:
+        """Answer in one piece, after all choices have ended."""
         seen: set[Generation] = set()
         collected: dict[tuple[Generation, int], CollectedChoice] = {}
-        async with self._gateway.time_limit(), open_generations(self._gateway, job.calls) as batches:
+        async with self._gateway.time_limit(), open_generations(self._gateway, calls) as batches:
             async for generation, deltas in batches:
                 seen.add(generation)
                 for delta in deltas:
                     collected.setdefault((generation, delta.choice), CollectedChoice()).add(delta)
         answered = sorted(seen, key=_index)
         choices = [
-            job.wire.choice(generation, choice, collected[generation, choice])
+            wire.choice(generation, choice, collected[generation, choice])
             for generation in answered
             for choice in range(generation.call.sampling.n)
         ]
-        body = job.wire.envelope.body(choices, answered, job.explain) | job.wire.body_fields(answered)
-        await reply.json(200, body, route_headers(answered[0]) if job.explain else ())
+        body = wire.envelope.body(choices, answered, explain) | wire.body_fields(answered)
+        await reply.json(200, body, route_headers(answered[0]) if explain else ())
 
-    async def _stream(self, job: Job, reply: Reply) -> None:
+    async def _stream(self, calls: Sequence[Call], wire: Wire, reply: Reply, explain: bool) -> None:
         """Start the answer with the first output, so that a request that an engine rejects still has its status."""
         seen: set[Generation] = set()
-        event, send = job.wire.event, reply.send
+        event, send = wire.event, reply.send
         try:
-            async with self._gateway.time_limit(), open_generations(self._gateway, job.calls) as batches:
+            async with self._gateway.time_limit(), open_generations(self._gateway, calls) as batches:
                 async for generation, deltas in batches:
                     if not reply.status:
-                        await reply.start_events(route_headers(generation) if job.explain else ())
+                        await reply.start_events(route_headers(generation) if explain else ())
                     seen.add(generation)
                     if len(deltas) == 1:
                         events = event(generation, deltas[0])
@@ -134,15 +117,14 @@ class Generate:
         except Exception as error:
             if not reply.status:
                 raise
-            await self._end_with_error(job, error, reply)
+            await self._end_with_error(calls[0].request_id, error, reply)
             return
-        last = job.wire.envelope.last_event(sorted(seen, key=_index), job.explain)
+        last = wire.envelope.last_event(sorted(seen, key=_index), explain)
         await reply.end((last + DONE).encode())
 
-    async def _end_with_error(self, job: Job, error: Exception, reply: Reply) -> None:
+    async def _end_with_error(self, id: str, error: Exception, reply: Reply) -> None:
         """Send the error to the client. If the client does not read, the server closes the connection."""
         if not isinstance(error, RequestError):
-            id = job.calls[0].request_id
             logger.error("internal error during stream %s", id, exc_info=error, extra={"request_id": id})
             error = RequestError("internal error; see the gateway's log")
         with suppress(TimeoutError):

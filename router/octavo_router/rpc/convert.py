@@ -20,6 +20,7 @@ def call_of(
     request_id: str,
     tenant: str,
     timeout_s: float | None,
+    buffered: bool,
 ) -> Call:
     """Return the call of a request. Raise ``InvalidRequest``."""
     return Call(
@@ -33,6 +34,7 @@ def call_of(
         cache_salt=request.cache_salt,
         tenant=tenant,
         timeout_s=timeout_s,
+        buffered=buffered,
     )
 
 

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -41,7 +40,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> inference_pb2.GenerateResponse:
         async with self._answering("Generate", context):
-            call = replace(self._call(request, context), buffered=True)
+            call = self._call(request, context, buffered=True)
             deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
             async with self._gateway.time_limit(), await self._gateway.start_generation(call) as generation:
                 async for _, batch in generation:
@@ -61,7 +60,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     async def GenerateStream(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         async with self._answering("GenerateStream", context):
-            call = self._call(request, context)
+            call = self._call(request, context, buffered=False)
             async with self._gateway.time_limit(), await self._gateway.start_generation(call) as generation:
                 sent = 0
                 async for _, batch in generation:
@@ -89,7 +88,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             model = inference_pb2.Model(id=self._gateway.served_name, max_model_len=self._gateway.max_model_len)
             return inference_pb2.ListModelsResponse(models=[model])
 
-    def _call(self, request: inference_pb2.GenerateRequest, context: Context) -> Call:
+    def _call(self, request: inference_pb2.GenerateRequest, context: Context, *, buffered: bool) -> Call:
         tenant = self._tenant(context)
         if request.model:
             self._gateway.check_model(request.model)
@@ -99,6 +98,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             request_id="gen-" + request_id(_metadata(context, "x-request-id")),
             tenant=tenant,
             timeout_s=context.time_remaining(),
+            buffered=buffered,
         )
 
     def _tenant(self, context: Context) -> str:
