@@ -32,7 +32,7 @@ def write() -> type[Writer]:
 
 @pytest.fixture
 def pool() -> ScriptedPool:
-    """Answers every choice with ``Hello, world`` and an end of text."""
+    """Pool that answers every choice with ``Hello, world`` and an end of text."""
     return ScriptedPool(greet)
 
 

@@ -23,7 +23,7 @@ def http_client(server):
 
 
 @pytest.mark.parametrize("taken", ["http", "grpc"])
-async def test_a_port_in_use_is_said_and_nothing_is_left_behind(server, pool, text, settings, taken):
+async def test_a_port_in_use_is_an_error_that_leaves_no_listener(server, pool, text, settings, taken):
     other = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
     ports = (server.http_port, 0) if taken == "http" else (0, server.grpc_port)
     with pytest.raises(PortInUse, match="in use"):
@@ -43,13 +43,13 @@ async def test_a_port_is_free_again_after_stop(text, settings, pool):
         await server.stop()
 
 
-async def test_a_host_that_is_not_ours_is_said(text, settings, pool):
+async def test_a_host_of_another_machine_is_named_in_the_error(text, settings, pool):
     server = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
         await server.start("192.0.2.1", 0, "127.0.0.1", 0)
 
 
-async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, write):
+async def test_draining_finishes_streams_and_rejects_new_requests(server, pool, write):
     go = asyncio.Event()
     pool.answer = lambda request: write.Script(
         [[write.output("a")], go, [write.output("b")], [write.output("c", finish="length")]]
@@ -73,7 +73,7 @@ async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, wri
             except httpx.ConnectError:
                 return True
             except httpx.TransportError:
-                return False  # came while the listener closed, and was never accepted
+                return False  # connected while the listener closed, and was never accepted
             assert answer.status_code == 503
             assert answer.headers["connection"] == "close"
             return False
@@ -96,7 +96,7 @@ async def test_draining_lets_streams_end_and_takes_nothing_new(server, pool, wri
     assert "data: [DONE]" in seen
 
 
-async def test_a_drain_that_takes_too_long_says_so_and_stop_aborts(server, pool, write):
+async def test_a_drain_past_its_time_returns_false_and_stop_aborts(server, pool, write):
     pool.answer = lambda request: write.Script([[write.output("a")], asyncio.Event()])
     async with http_client(server) as http, http.stream("POST", "/v1/completions", json=ASK | {"stream": True}):
         assert not await server.drain(0.2)
@@ -104,7 +104,7 @@ async def test_a_drain_that_takes_too_long_says_so_and_stop_aborts(server, pool,
         await asyncio.wait_for(pool.last.closed.wait(), 20)
 
 
-async def test_reconfigured_while_it_serves(server, pool):
+async def test_settings_change_while_the_gateway_serves(server, pool):
     async with http_client(server) as http:
         server.reconfigure(RouterSettings(max_body_bytes=1024), served_name="renamed")
         assert (await http.post("/v1/completions", json=ASK)).status_code == 404
@@ -115,7 +115,7 @@ async def test_reconfigured_while_it_serves(server, pool):
 
 @pytest.mark.parametrize("prefixed", [False, True])
 async def test_the_application_below_a_prefix(text, settings, pool, prefixed):
-    """Serve sends the whole path; other servers only what follows the prefix."""
+    """Accept the complete path, as Serve sends it, and the path after the prefix."""
     server = GatewayServer(text=text, served_name="bytes", settings=settings, pool=pool)
     transport = httpx.ASGITransport(app=server.app, root_path="/apps/llm")
     base = "http://test" + ("/apps/llm" if prefixed else "")
@@ -127,7 +127,7 @@ async def test_the_application_below_a_prefix(text, settings, pool, prefixed):
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_command_line_words():
+def test_command_line_values_are_checked():
     address = parse_replica("a=[::1]:80")
     assert (address.name, address.host, address.port) == ("a", "::1", 80)
     for wrong in ("a", "a=b", "=b:1", "a=b:x", "a=b:0", "a=:1"):
@@ -139,7 +139,7 @@ def test_command_line_words():
             parse_settings([wrong])
 
 
-def test_a_wrong_start_is_one_line_and_an_exit_code(capsys, tmp_path):
+def test_a_failed_start_prints_one_line_and_exits(capsys, tmp_path):
     assert main(["--model", f"file://{tmp_path}/none"]) == 1
     assert main(["--replica", "x"]) == 1
     assert main(["--api-key-file", str(tmp_path / "none")]) == 1
@@ -154,7 +154,7 @@ def test_a_wrong_start_is_one_line_and_an_exit_code(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x"])
-def test_a_port_out_of_range_is_told_with_what_is_allowed(capsys, port):
+def test_a_port_out_of_range_is_an_error_with_the_allowed_range(capsys, port):
     with pytest.raises(SystemExit):
         main([f"--http-port={port}"])
     assert f"--http-port: got '{port}', allowed: 0 to 65535" in capsys.readouterr().err

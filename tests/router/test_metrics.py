@@ -81,7 +81,7 @@ async def test_the_ways_to_end_are_counted_by_choice(server, pool, write):
     assert found["octavo_request_success_total", ("finished_reason", "error")] == 1
 
 
-async def test_what_replicas_report_comes_and_goes_with_them(start_gateway, pool):
+async def test_series_of_a_replica_end_when_it_is_removed(start_gateway, pool):
     metrics: Observer = (concrete := Metrics())
     server = await start_gateway(pool, metrics=concrete)
     load = replica_pb2.Load(
@@ -122,7 +122,7 @@ async def test_two_gateways_of_one_process_count_apart(start_gateway, pool):
     assert samples(await scrape(two))["octavo_router_queued_requests",] == 0
 
 
-async def test_openmetrics_where_asked_for(server):
+async def test_openmetrics_on_request(server):
     text = await scrape(server, "application/openmetrics-text; version=1.0.0")
     assert {family.name for family in parse_openmetrics(text)} >= {"octavo_request_success", "octavo_kv_cache_blocks"}
 

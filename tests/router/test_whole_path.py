@@ -62,7 +62,7 @@ async def http(gateway):
 
 
 async def test_tokens_arrive_as_the_engine_made_them(http):
-    """Random bytes are bad UTF-8 most of the time: streamed and whole text agree all the same."""
+    """Compare streamed and buffered text. Random bytes are mostly invalid UTF-8."""
     prompt = list(b"a prompt of more than one block, to be cached")
     body = {"model": "bytes", "prompt": prompt, "max_tokens": 40, "n": 2, "ignore_eos": True, "return_token_ids": True}
     whole = (await http.post("/v1/completions", json=body)).json()
@@ -92,7 +92,7 @@ async def test_the_logs_of_gateway_and_engine_share_an_id_without_text(http, cap
     assert not any("prompt itself" in message or answer["choices"][0]["text"] in message for _, message in lines)
 
 
-async def test_the_log_says_why_a_request_failed_and_how_each_choice_ended(http, caplog):
+async def test_the_log_holds_the_error_and_the_end_of_each_choice(http, caplog):
     caplog.set_level("INFO")
     refused = {"model": "bytes", "prompt": [1] * 1000, "max_tokens": 100}
     assert (await http.post("/v1/completions", json=refused)).status_code == 400
@@ -114,7 +114,7 @@ async def test_the_second_time_the_prefix_is_cached_for_the_same_salt_alone(http
     assert cached == [0, 192, 0]
 
 
-async def test_limits_are_the_engines(http):
+async def test_the_limits_of_the_engines_apply(http):
     assert (await http.get("/v1/models")).json()["data"][0]["max_model_len"] == 1024
     answer = await http.post("/v1/completions", json={"model": "bytes", "prompt": [1] * 1000, "max_tokens": 100})
     assert answer.status_code == 400
@@ -177,7 +177,7 @@ async def test_many_clients_at_once(gateway, engines):
     assert registry.get_sample_value("octavo_time_to_first_token_seconds_count") == 64
 
 
-async def test_not_ready_once_all_engines_leave(gateway, engines, http):
+async def test_the_gateway_is_not_ready_without_engines(gateway, engines, http):
     await asyncio.gather(*(engine.drain(1) for engine in engines))
     await eventually_async("the gateway is not ready", lambda: not gateway.gateway.ready)
     assert (await http.get("/ready")).status_code == 503

@@ -34,7 +34,7 @@ def write_byte_model(folder: Path) -> ModelFiles:
 
 
 def _bytes_to_unicode() -> dict[int, str]:
-    """GPT-2's printable stand-ins for bytes."""
+    """Return GPT-2's printable character of each byte."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in kept]
     return {byte: chr(byte) for byte in kept} | {byte: chr(256 + number) for number, byte in enumerate(others)}

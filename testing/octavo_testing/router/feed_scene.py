@@ -78,7 +78,7 @@ class EngineCache:
         return step
 
     def snapshot(self):
-        """Contains the events that wait for the next Step, as the replica's service has it."""
+        """Return a snapshot that contains the events for the next Step, as the replica's service does."""
         self.events = []
         self.lost = False
         return replica_pb2.Snapshot(epoch=self.epoch, seq=self.seq, hashes=sorted(self.held), digest=self.digest())
@@ -107,7 +107,7 @@ class FeedScene:
         assert self.feed.state == "live"
 
     def held(self):
-        """Every key that the index shows for the replica, by lookups along each path from its root."""
+        """Return every key that the index shows for the replica, by lookups along each path from its root."""
         engine, shown = self.engine, set()
         for key in engine.held:
             path = [key]

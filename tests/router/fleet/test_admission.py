@@ -16,7 +16,7 @@ def waiter(admission, priority=0, now=0.0):
     return asyncio.create_task(admission.acquire(priority, now))
 
 
-async def test_up_to_the_bound_nobody_waits():
+async def test_up_to_the_bound_no_request_waits():
     admission = Admission(max_inflight=2, max_queued=0)
     await admission.acquire(0, 0.0)
     await admission.acquire(0, 0.0)
@@ -44,7 +44,7 @@ async def test_lower_priority_goes_first_and_equals_in_order():
     assert order == ["urgent", "first", "second", "late"]
 
 
-async def test_a_waiter_that_gives_up_leaves_no_trace():
+async def test_a_cancelled_waiter_leaves_no_trace():
     admission = Admission(max_inflight=1, max_queued=1)
     await admission.acquire(0, 0.0)
     task = waiter(admission)
@@ -69,7 +69,7 @@ async def test_a_waiter_cancelled_at_its_admission_passes_its_place_on():
     assert (admission.inflight, admission.queued) == (1, 0)
 
 
-async def test_waiters_that_give_up_do_not_pile_up():
+async def test_cancelled_waiters_do_not_pile_up():
     admission = Admission(max_inflight=1, max_queued=4)
     await admission.acquire(0, 0.0)
     for _ in range(500):

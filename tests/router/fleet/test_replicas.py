@@ -343,7 +343,7 @@ async def test_the_reason_for_a_failing_link_is_logged_once(fleet, caplog):
 
 
 async def test_closing_ends_a_link_that_is_rejected_at_that_moment(fleet, monkeypatch):
-    """Cancelled, a call of gRPC raises its status where it has one by then."""
+    """Cancel a call of gRPC that already has a status. It raises the status instead of the cancellation."""
     reading = asyncio.Event()
 
     async def refused(call):

@@ -17,7 +17,7 @@ from octavo_testing.router.fake_replica import ERROR, never, one_token, one_toke
 
 
 async def b_looks_busy(fleet):
-    """So that a request goes to a first."""
+    """Let the next request go to replica a."""
     fleet.replicas["b"].load.waiting_uncached_tokens = 10_000
 
     def waiting():
@@ -120,7 +120,7 @@ async def test_a_buffered_answer_restarts_elsewhere_after_any_token(fleet):
 
 
 async def test_every_choice_of_a_buffered_answer_restarts_only_once(fleet):
-    """A request that kills its engine does not kill them all."""
+    """Restart a request that kills its engine only once, so that it does not kill all engines."""
     a, b, c = await fleet.start("a", "b", "c")
     a.answer = b.answer = c.answer = one_token_of_each
     stream = await fleet.pool.open(fleet.request(n=2, buffered=True))

@@ -11,7 +11,7 @@ def test_a_tenant_may_have_several_keys(key_file):
 
 
 @pytest.mark.parametrize("key", [None, "", "wrong", "key-of-acme-", "key-of-acme-11", "ключ"])
-def test_unknown_keys_are_refused_without_being_shown(key_file, key):
+def test_unknown_keys_are_rejected_and_not_shown(key_file, key):
     with pytest.raises(AuthenticationFailed) as caught:
         ApiKeys.from_file(key_file).authenticate(key)
     assert not key or key not in caught.value.message
@@ -35,7 +35,7 @@ def test_keys_are_not_kept(key_file):
         (b"acme \xff\n", ["UTF-8"]),
     ],
 )
-def test_a_wrong_file_is_named_with_its_line_and_no_key(tmp_path, content, words):
+def test_an_invalid_file_is_named_with_its_line_and_without_the_key(tmp_path, content, words):
     path = tmp_path / "keys"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigurationError) as caught:
@@ -56,7 +56,7 @@ def test_a_missing_file_is_named(tmp_path):
         ApiKeys.from_file(tmp_path / "none")
 
 
-def test_a_rotated_file_is_read_again(key_file, monkeypatch):
+def test_a_rotated_file_is_reloaded(key_file, monkeypatch):
     monkeypatch.setattr(module, "REREAD_S", 0.0)
     keys = ApiKeys.from_file(key_file)
     replacement = key_file.with_suffix(".new")
@@ -67,7 +67,7 @@ def test_a_rotated_file_is_read_again(key_file, monkeypatch):
         keys.authenticate("key-of-acme-1")
 
 
-def test_a_file_that_became_wrong_changes_nothing(key_file, monkeypatch, caplog):
+def test_an_invalid_new_file_changes_nothing(key_file, monkeypatch, caplog):
     monkeypatch.setattr(module, "REREAD_S", 0.0)
     keys = ApiKeys.from_file(key_file)
     key_file.write_text("acme\n")

@@ -1,4 +1,4 @@
-"""TLS at both listeners, and what becomes of it when the certificate's files change."""
+"""TLS at both listeners, also after the files of the certificate change."""
 
 import asyncio
 import datetime
@@ -26,7 +26,7 @@ PEM = serialization.Encoding.PEM
 
 
 def make_pair(name, key=None):
-    """Returns a self-signed certificate for 127.0.0.1 and localhost, and its key, in PEM."""
+    """Return a self-signed certificate for 127.0.0.1 and localhost, and its key, in PEM."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -48,7 +48,7 @@ def make_pair(name, key=None):
 
 
 class Folder:
-    """As the kubelet mounts a Secret: files that are links into a folder that is swapped in one step."""
+    """Folder like a Secret that the kubelet mounts: its files are links into a folder that is swapped in one step."""
 
     def __init__(self, path):
         self.path = path
@@ -74,7 +74,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 async def secured(folder, start_gateway, pool, monkeypatch):
-    """A gateway with a certificate called ``first``, looked at ten times a second; the client's context beside it."""
+    """Start a gateway with a certificate called ``first``. Return the context of its client, too."""
     monkeypatch.setattr(module, "RENEW_S", 0.1)
     first = make_pair("first")
     folder.put(*first)
@@ -86,7 +86,7 @@ def trusting(pair):
 
 
 async def shown(server, pair):
-    """Returns the name in the certificate that a client that trusts ``pair`` meets, by number: no server is named."""
+    """Return the name in the certificate that a client which trusts ``pair`` receives. The client names no server."""
     _, writer = await asyncio.open_connection("127.0.0.1", server.http_port, ssl=trusting(pair))
     name = dict(part[0] for part in writer.get_extra_info("peercert")["subject"])["commonName"]
     writer.close()
@@ -136,7 +136,7 @@ async def test_both_listeners_speak_tls_and_nothing_else(secured):
             await inference_pb2_grpc.InferenceStub(channel).Generate(inference_pb2.GenerateRequest(text="x"), timeout=5)
 
 
-async def test_a_renewed_certificate_meets_new_connections_and_cuts_no_stream(secured, folder, pool, write):
+async def test_a_renewed_certificate_serves_new_connections_only(secured, folder, pool, write):
     server, first = secured
     go = asyncio.Event()
     pool.answer = lambda request: write.Script([[write.output("a")], go, [write.output("b", finish="length")]])
@@ -162,7 +162,7 @@ async def test_a_renewed_certificate_meets_new_connections_and_cuts_no_stream(se
     assert reloads(server) == {"ok": 1}
 
 
-def test_a_pair_that_is_replaced_while_it_is_read_is_read_whole(folder, monkeypatch):
+def test_a_pair_replaced_during_its_reading_is_read_again(folder, monkeypatch):
     first, second = make_pair("first"), make_pair("second")
     folder.put(*first)
     read_bytes = Path.read_bytes
@@ -177,7 +177,7 @@ def test_a_pair_that_is_replaced_while_it_is_read_is_read_whole(folder, monkeypa
 
 
 @pytest.mark.parametrize("broken", ["no certificate", "another's key", "cut off", "gone"])
-async def test_a_pair_that_cannot_be_used_changes_nothing_and_is_counted_once(secured, folder, broken, caplog):
+async def test_an_unusable_pair_changes_nothing_and_is_counted_once(secured, folder, broken, caplog):
     server, first = secured
     certificate, key = make_pair("broken")
     if broken == "gone":
@@ -216,7 +216,7 @@ def test_a_missing_file_is_named_before_anything_is_served(tmp_path, missing, ca
     assert f"{tmp_path / missing}: No such file" in capsys.readouterr().err
 
 
-def test_an_encrypted_key_is_refused_without_a_question(tmp_path):
+def test_an_encrypted_key_is_rejected_without_a_prompt(tmp_path):
     key = ec.generate_private_key(ec.SECP256R1())
     certificate, _ = make_pair("x", key)
     locked = key.private_bytes(

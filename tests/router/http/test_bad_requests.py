@@ -1,4 +1,4 @@
-"""Whatever a client sends: its answer says what is wrong, and the next request is served."""
+"""Invalid requests of any kind: the answer names the problem, and the next request is served."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def message(**fields):
 
 
 BAD = [
-    # request, status, param, what the message says: the value, what is allowed
+    # request, status, param, words of the message: the value, the allowed values
     ((CHAT, "{"), 400, None, ["invalid JSON", "one JSON object"]),
     ((CHAT, ""), 400, None, ["invalid JSON"]),
     ((CHAT, "[1]"), 400, None, ["array", "one JSON object"]),
@@ -138,7 +138,7 @@ BAD = [
 
 @pytest.fixture(autouse=True)
 def limited(pool, write):
-    """The pool refuses what is too long, as the router does."""
+    """Reject prompts that are too long, as the router does."""
     from octavo_api.errors import ContextLengthExceeded
 
     answer = pool.answer
@@ -152,7 +152,7 @@ def limited(pool, write):
     pool.answer = check
 
 
-async def test_every_bad_request_says_what_is_wrong(http):
+async def test_the_error_of_every_bad_request_names_the_problem(http):
     assert len(BAD) >= 60
     for (path, body), status, param, words in BAD:
         answer = await http.post(path, content=body, headers={"content-type": "application/json"})
@@ -204,7 +204,7 @@ async def test_duplicate_keys_are_tolerated(http):
 
 
 @pytest.mark.parametrize("path", [CHAT, "/tokenize"])
-async def test_too_large_a_body_is_refused(http, path):
+async def test_a_body_above_the_limit_is_rejected(http, path):
     async def in_chunks():
         for _ in range(32):
             yield b"x" * 65536
@@ -224,7 +224,7 @@ async def test_too_large_a_body_is_refused(http, path):
         ("transfer-encoding: chunked", b"80000\r\n" + b"x" * 0x80000 + b"\r\n"),
     ],
 )
-async def test_it_is_refused_before_all_of_it_is_read(server, headers, body):
+async def test_a_body_is_rejected_before_all_of_it_is_read(server, headers, body):
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{headers}\r\n\r\n".encode() + body)
     assert (await reader.readline()).startswith(b"HTTP/1.1 413")
@@ -250,13 +250,13 @@ async def test_wrong_paths_and_methods_have_openais_error(http, method, path, st
     assert status != 405 or answer.headers["allow"]
 
 
-async def test_a_request_id_that_could_split_a_header_is_refused(http):
+async def test_a_request_id_that_could_split_a_header_is_rejected(http):
     answer = await http.get("/health", headers={"x-request-id": "a b"})
     assert answer.status_code == 400
     assert "x-request-id" in answer.json()["error"]["message"]
 
 
-async def test_endless_headers_are_refused(server):
+async def test_endless_headers_are_rejected(server):
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nx: ")
     answer = asyncio.create_task(reader.readline())

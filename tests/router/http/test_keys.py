@@ -13,7 +13,7 @@ async def guarded(start_gateway, pool, key_file):
         yield client
 
 
-async def test_without_a_right_key_all_but_four_paths_answer_401_as_openai_does(guarded, pool):
+async def test_without_a_valid_key_all_but_four_paths_answer_401(guarded, pool):
     for headers in ({}, {"authorization": "Bearer wrong-key"}, {"authorization": "Basic key-of-acme-1"}):
         for method, path in (
             ("POST", "/v1/completions"),
@@ -42,7 +42,7 @@ async def test_the_key_chooses_the_tenant_and_with_the_salt_the_cache(guarded, p
     assert salts == [("acme", "acme/"), ("acme", "acme/a"), ("zeta", "zeta/a"), ("zeta", "zeta/b")]
 
 
-async def test_without_keys_the_salt_stands_alone(http, pool):
+async def test_without_keys_the_salt_is_used_alone(http, pool):
     await http.post("/v1/completions", json=ASK)
     await http.post("/v1/completions", json=ASK | {"cache_salt": "acme/"})
     assert [request.cache_salt for request in pool.requests] == ["", "/acme/"]

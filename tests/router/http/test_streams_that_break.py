@@ -1,4 +1,4 @@
-"""Errors and clients that go away, at every stage of a request."""
+"""Errors and disconnected clients, at every stage of a request."""
 
 import asyncio
 import json
@@ -24,7 +24,9 @@ PATIENCE_S = 20.0
         (DeadlineExceeded("late"), 504, None),
     ],
 )
-async def test_refused_at_admission(http, user, pool, write, stream, error, status, retry_after):
+async def test_a_request_rejected_at_admission_has_its_status(
+    http, user, pool, write, stream, error, status, retry_after
+):
     pool.answer = lambda request: write.Script(refuse=error)
     answer = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": stream})
     assert answer.status_code == status
@@ -33,15 +35,15 @@ async def test_refused_at_admission(http, user, pool, write, stream, error, stat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_refused_by_the_engine_before_its_first_token(http, user, pool, write, stream):
+async def test_a_request_rejected_by_the_engine_has_its_status(http, user, pool, write, stream):
     pool.answer = lambda request: write.Script([QueueFull("engine full", retry_after_s=1)])
     answer = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": stream})
     assert answer.status_code == 429
     assert pool.last.closed.is_set()
 
 
-async def test_lost_in_the_middle_of_a_stream(http, user, pool, write):
-    """One error event, then the end: no choice has a finish reason."""
+async def test_a_replica_lost_during_a_stream_is_an_error_in_it(http, user, pool, write):
+    """Send one error event, then the end. No choice has a finish reason."""
     pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
     answer = await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
     assert answer.status_code == 200
@@ -60,15 +62,15 @@ async def test_openais_client_raises_what_broke_a_stream(client, user, pool, wri
             pass
 
 
-async def test_lost_in_the_middle_of_an_answer_in_one_piece(http, user, pool, write):
+async def test_a_replica_lost_during_a_buffered_answer_is_an_error(http, user, pool, write):
     pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
     answer = await http.post(CHAT, json={"model": "bytes", "messages": user})
     assert answer.status_code == 502
     assert answer.json()["error"]["code"] == "replica_lost"
 
 
-async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(http, user, pool, write):
-    """Of a choice that a stop string had ended neither."""
+async def test_a_restarted_answer_has_nothing_of_the_first_attempt(http, user, pool, write):
+    """Void the deltas of a choice that a stop string had ended, too."""
     first = [write.output("one.", choice=0), write.output("tw", choice=1)]
     second = [write.output("1.", choice=0), write.output("2", choice=1, finish="length")]
     pool.answer = lambda request: write.Script([first, "again", second])
@@ -79,7 +81,7 @@ async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(
     assert pool.requests[0].buffered
 
 
-async def test_a_stream_is_not_begun_again(http, user, pool, write):
+async def test_a_stream_is_not_restarted(http, user, pool, write):
     await http.post(CHAT, json={"model": "bytes", "messages": user, "stream": True})
     assert not pool.requests[0].buffered
 
@@ -116,7 +118,7 @@ async def test_a_bug_is_a_server_error_and_the_next_request_is_served(http, user
     assert (await http.post(CHAT, json={"model": "bytes", "messages": user})).status_code == 200
 
 
-async def test_an_engine_that_says_nothing_ends_with_504(start_gateway, pool, write, user, monkeypatch):
+async def test_a_silent_engine_ends_with_504(start_gateway, pool, write, user, monkeypatch):
     monkeypatch.setattr("octavo_router.answers.gateway.GRACE_S", -0.8)
     pool.answer = lambda request: write.Script([asyncio.Event()])
     server = await start_gateway(pool, settings=RouterSettings(request_timeout_seconds=1))
@@ -129,7 +131,7 @@ async def test_an_engine_that_says_nothing_ends_with_504(start_gateway, pool, wr
 
 
 class Connection:
-    """A client that can hang up."""
+    """Client that can disconnect."""
 
     @classmethod
     async def open(cls, server, body: dict | None, *, length: int | None = None):
@@ -150,7 +152,7 @@ def asked(user, **fields):
     return {"model": "bytes", "messages": user} | fields
 
 
-async def test_gone_while_it_sends_its_request(server, pool, http):
+async def test_a_client_that_disconnects_while_it_sends_is_counted(server, pool, http):
     connection = await Connection.open(server, None, length=1000)
     connection.hang_up()
     await eventually_async("the closed request is counted", lambda: _count(server, "499") == 1)
@@ -158,7 +160,7 @@ async def test_gone_while_it_sends_its_request(server, pool, http):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_gone_while_it_waits_for_admission(server, user, pool, stream):
+async def test_a_client_that_disconnects_before_admission_is_released(server, user, pool, stream):
     cancelled = asyncio.Event()
 
     async def opening(request):
@@ -178,7 +180,7 @@ async def test_gone_while_it_waits_for_admission(server, user, pool, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("shown", [[], ["some text"]])
-async def test_gone_while_the_engine_works(server, user, pool, write, stream, shown):
+async def test_a_client_that_disconnects_later_aborts_the_engine(server, user, pool, write, stream, shown):
     pool.answer = lambda request: write.Script([*[[write.output(text)] for text in shown], asyncio.Event()])
     connection = await Connection.open(server, asked(user, stream=stream))
     await eventually_async("the request is in the pool", lambda: pool.streams)
@@ -190,7 +192,7 @@ async def test_gone_while_the_engine_works(server, user, pool, write, stream, sh
     assert server.active_requests == 0
 
 
-async def test_gone_with_several_prompts(server, pool, write):
+async def test_a_client_that_disconnects_aborts_all_prompts(server, pool, write):
     pool.answer = lambda request: write.Script([asyncio.Event()])
     _, writer = await asyncio.open_connection("127.0.0.1", server.http_port)
     body = json.dumps({"model": "bytes", "prompt": ["a", "b", "c"]})

@@ -1,4 +1,4 @@
-"""Answers byte for byte, but for ids and times."""
+"""Answers byte for byte, except ids and times."""
 
 import json
 import re
@@ -49,7 +49,7 @@ async def test_chat_as_events(http, user, pool, write):
     ]
 
 
-async def test_the_last_delta_is_empty_where_a_special_token_ended_the_text(http, user, pool, write):
+async def test_the_last_delta_is_empty_if_a_special_token_ends_the_text(http, user, pool, write):
     pool.answer = lambda request: write.whole("a")
     events = await post(http, CHAT, messages=user, stream=True)
     assert events.split("\n\n")[1] == (
@@ -122,7 +122,7 @@ async def test_completion_as_events(http, pool, write):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_echo_with_logprobs_covers_the_prompt(http, pool, write, stream):
-    """What lm-eval reads: one entry for each prompt token, the first without a log probability, then the output's."""
+    """Format that lm-eval reads: an entry for each prompt token (none for the first), then the output's."""
 
     def answer(request):
         scored = write.output(logprobs=1, prompt=request.token_ids[1:])
@@ -154,7 +154,7 @@ async def test_echo_of_no_tokens_shows_the_prompt_alone(http, pool, write):
     assert body["usage"]["completion_tokens"] == 0
 
 
-async def test_streamed_offsets_go_on(http, pool, write):
+async def test_streamed_offsets_continue(http, pool, write):
     pool.answer = lambda request: write.whole("ab", "c", logprobs=0, finish="length")
     events = (await post(http, COMPLETIONS, prompt="x", logprobs=0, stream=True)).split("\n\n")
     offsets = [json.loads(event[6:])["choices"][0]["logprobs"]["text_offset"] for event in events[:3]]
@@ -169,7 +169,7 @@ async def test_minus_infinity_is_a_number(http, pool, write):
     assert body["choices"][0]["logprobs"]["token_logprobs"] == [-9999.0]
 
 
-async def test_token_ids_where_asked_for(http, user, pool, write):
+async def test_token_ids_on_request(http, user, pool, write):
     pool.answer = lambda request: write.whole("a", finish="length")
     body = json.loads(await post(http, CHAT, messages=user, return_token_ids=True))
     assert bytes(body["prompt_token_ids"]) == b"<|user|>Hi\n<|bot|>"
@@ -214,7 +214,7 @@ async def test_include_stop_str_in_output(http, pool, write, include, shown):
     assert body["usage"]["completion_tokens"] == 2
 
 
-async def test_explained_in_headers_and_body(http, user):
+async def test_the_route_is_explained_in_headers_and_body(http, user):
     body = {"model": "bytes", "messages": user}
     plain = await http.post(CHAT, json=body)
     assert "octavo" not in plain.json()

@@ -1,4 +1,4 @@
-"""DictIndex against the model, on random trees of chains and random operations that keep every slot prefix-closed."""
+"""DictIndex against ReferenceIndex, on random trees and operations that keep every slot prefix-closed."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ from octavo_router.routing.index.reference_index import ReferenceIndex
 
 
 def random_tree(rng, chains, depth):
-    """Chains that share prefixes: each branches off an earlier one at a random position."""
+    """Return chains that share prefixes: each branches off an earlier one at a random position."""
     tree = [[rng.getrandbits(64) for _ in range(rng.randint(1, depth))]]
     for _ in range(chains - 1):
         parent = rng.choice(tree)
@@ -32,7 +32,7 @@ def children(tree):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_every_answer_equals_the_models(seed):
+def test_every_answer_equals_the_reference(seed):
     rng = random.Random(seed)
     tree = random_tree(rng, chains=rng.randint(1, 8), depth=rng.choice([1, 3, 20]))
     after = children(tree)
@@ -107,7 +107,7 @@ def test_deepest_first_and_each_slot_once(index):
     assert index.lookup([1, 2]) == []
 
 
-def test_a_hidden_slot_is_in_no_answer_and_comes_back_whole(index):
+def test_a_hidden_slot_is_in_no_answer_and_returns_with_all_keys(index):
     slot = index.add_slot()
     index.store(slot, [1, 2, 3])
     assert index.lookup([1, 2, 3]) == []

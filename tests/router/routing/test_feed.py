@@ -18,7 +18,7 @@ def removed(*hashes):
     return replica_pb2.CacheEvent(removed=replica_pb2.Removed(hashes=hashes))
 
 
-def test_a_new_stream_begins_with_a_snapshot_asked_for_once(scene):
+def test_a_new_stream_requests_one_snapshot(scene):
     scene.engine.store(5)
     assert scene.feed.state is FeedState.CONNECTING
     assert not scene.feed.snapshot_due(scene.now)
@@ -46,7 +46,7 @@ def test_steps_apply_in_order_and_a_cleared_cache_is_empty_at_once(scene):
     assert scene.reasons == [ResyncReason.CONNECTED]
 
 
-def test_steps_before_and_after_the_snapshots_place_in_the_stream(scene):
+def test_steps_before_and_after_the_snapshot_apply_once(scene):
     scene.engine.store(3)
     scene.feed.connected(scene.engine.hello(), scene.now)
     scene.feed.snapshot_due(scene.now)
@@ -62,7 +62,7 @@ def test_steps_before_and_after_the_snapshots_place_in_the_stream(scene):
     assert scene.held() == scene.engine.held
 
 
-def test_a_snapshot_ahead_of_the_steps_swallows_those_that_it_contains(scene):
+def test_steps_that_a_snapshot_contains_are_skipped(scene):
     scene.feed.connected(scene.engine.hello(), scene.now)
     scene.feed.snapshot_due(scene.now)
     scene.engine.store(3)
@@ -89,7 +89,7 @@ def test_a_snapshot_ahead_of_the_steps_swallows_those_that_it_contains(scene):
         (ResyncReason.EPOCH, lambda engine: (engine.restart(), engine.store(2), engine.step())[2]),
     ],
 )
-def test_whatever_is_wrong_has_a_name_and_is_repaired_by_a_snapshot(scene, reason, spoil):
+def test_every_fault_has_a_reason_and_is_repaired_by_a_snapshot(scene, reason, spoil):
     scene.engine.store(5)
     scene.go_live()
     scene.step(spoil(scene.engine))
@@ -132,7 +132,7 @@ def test_keys_count_half_while_resyncing_for_five_seconds(scene):
     assert scene.held() == set()
 
 
-def test_silence_hides_the_keys_after_a_second_and_is_a_loss_after_three(scene):
+def test_silence_hides_the_keys_and_later_loses_the_replica(scene):
     scene.engine.store(4)
     scene.go_live()
     scene.now += 0.9
@@ -192,7 +192,7 @@ def test_back_off_grows_with_wrong_digests_and_resets_when_calm(scene):
     assert scene.feed.snapshot_due(scene.now)
 
 
-def test_a_snapshot_that_never_comes_is_asked_for_again(scene):
+def test_a_missing_snapshot_is_requested_again(scene):
     scene.feed.connected(scene.engine.hello(), scene.now)
     assert scene.feed.snapshot_due(scene.now)
     scene.now += 5.1
@@ -210,7 +210,7 @@ def test_steps_that_wait_for_a_snapshot_are_bounded(scene):
     assert scene.reasons[-1] is ResyncReason.BACKLOG
 
 
-def test_a_snapshot_nobody_asked_for_is_ignored(scene):
+def test_a_snapshot_without_a_request_is_ignored(scene):
     scene.engine.store(4)
     scene.go_live()
     scene.feed.snapshot(replica_pb2.Snapshot(epoch=scene.engine.epoch, seq=99), scene.now)
@@ -220,7 +220,7 @@ def test_a_snapshot_nobody_asked_for_is_ignored(scene):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_after_losses_restarts_and_reconnects_the_index_equals_the_truth(make_scene, seed):
+def test_after_losses_and_restarts_the_index_equals_the_truth(make_scene, seed):
     rng = random.Random(seed)
     scene = make_scene(seed)
     engine, feed = scene.engine, scene.feed

@@ -31,7 +31,7 @@ def test_each_slot_comes_once_with_its_deepest_prediction():
     assert overlay.lookup(range(64), 1.0) == [Hit(1, 64), Hit(2, 16)]
 
 
-def test_what_is_held_already_is_not_predicted():
+def test_held_keys_are_not_predicted():
     overlay = Overlay()
     overlay.record(range(64), 40, slot=0, now=0.0, ttl=2.0)
     assert overlay.lookup(range(40), 1.0) == []
@@ -46,7 +46,7 @@ def test_predictions_expire_and_are_forgotten():
     assert len(overlay) == 1
 
 
-def test_a_replica_that_goes_takes_its_predictions_along():
+def test_a_removed_replica_loses_its_predictions():
     overlay = Overlay()
     overlay.record(range(64), 0, slot=0, now=0.0, ttl=2.0)
     overlay.record(range(64), 0, slot=1, now=0.0, ttl=2.0)

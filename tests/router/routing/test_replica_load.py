@@ -30,7 +30,7 @@ def test_the_first_output_ends_a_reservation_on_top():
     assert load.view(trusted=True).queued_tokens == 0
 
 
-def test_an_unknown_load_is_what_this_router_itself_has_there():
+def test_an_unknown_load_counts_the_requests_of_this_router():
     load = ReplicaLoad(FleetRates())
     load.update(report(9, waiting_uncached_tokens=7000))
     load.reserve(1, uncached_tokens=40, blocks=3)

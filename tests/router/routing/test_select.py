@@ -59,7 +59,7 @@ def test_a_short_wait_is_worth_a_long_prefix(bench):
     assert bench.select(prompt).candidate.name == "a"
 
 
-def test_a_prefill_is_dearer_where_many_decode(bench):
+def test_a_prefill_costs_more_where_many_requests_decode(bench):
     bench.replica("a", num_requests=30, num_decoding=30)
     bench.replica("b", queued_tokens=300)
     decision = bench.select(keys(40))
@@ -72,20 +72,20 @@ def test_a_full_cache_is_avoided_however_short_its_queue(bench):
     assert bench.select(keys(40)).candidate.name == "b"
 
 
-def test_where_it_fits_nowhere_it_is_sent_all_the_same(bench):
+def test_a_request_that_fits_nowhere_is_still_sent(bench):
     bench.replica("a", kv_blocks_used=999)
     bench.replica("b", kv_blocks_used=999)
     assert bench.select(keys(40)) is not None
 
 
-def test_unknown_load_is_not_taken_for_no_load(bench):
+def test_an_unknown_load_is_not_zero(bench):
     bench.replica("a", known=False)
     bench.replica("b", queued_tokens=100_000)
     decision = bench.select(keys(10))
     assert (decision.candidate.name, decision.reason) == ("b", Reason.COLD)
 
 
-def test_where_all_load_is_unknown_a_replica_is_chosen_and_it_is_said(bench):
+def test_with_unknown_loads_the_decision_is_degraded(bench):
     bench.replica("a", known=False)
     bench.replica("b", known=False, queued_tokens=1000)
     decision = bench.select(keys(10))
@@ -139,7 +139,7 @@ def test_a_new_prefix_on_its_way_to_a_replica_counts_as_held_there(bench):
     assert bench.select(sibling).reason is Reason.COLD
 
 
-def test_policies_that_do_not_look_at_prefixes_say_so(bench):
+def test_policies_without_prefixes_report_the_reason_policy(bench):
     for name in "abc":
         bench.replica(name, queued_tokens=0 if name == "c" else 9000)
     prompt = keys(20)
@@ -234,7 +234,7 @@ def test_select_never_fails_whatever_the_state(data):
 
 @pytest.mark.parametrize("replicas", [2, 5])
 def test_a_burst_in_one_tick_is_spread_by_the_reservations(bench, replicas):
-    """Each decision sees the one before it: 64 long prompts at once do not herd (sglang#27547)."""
+    """Each decision sees the previous one, so 64 long prompts at once do not herd (sglang#27547)."""
     queued = dict.fromkeys("abcdefgh"[:replicas], 0)
     chosen = Counter()
     for seed in range(64):

@@ -16,7 +16,7 @@ def request(**fields):
     return pb.GenerateRequest(**{"text": "Hi"} | fields)
 
 
-async def test_the_whole_answer(stub, pool):
+async def test_generate_returns_the_complete_answer(stub, pool):
     sampling = sampling_pb2.SamplingParams(n=2, temperature=0, max_tokens=9)
     answer = await stub.Generate(request(sampling=sampling, explain=True))
     assert answer.id.startswith("gen-")
@@ -31,7 +31,7 @@ async def test_the_whole_answer(stub, pool):
     assert pool.requests[0].sampling.max_tokens == 9
 
 
-async def test_the_stream(stub):
+async def test_generate_stream_returns_deltas_and_usage(stub):
     chunks = [chunk async for chunk in stub.GenerateStream(request())]
     assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == "Hello, world"
     ends = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
@@ -42,13 +42,13 @@ async def test_the_stream(stub):
     assert not any(chunk.HasField("usage") for chunk in chunks[:-1])
 
 
-async def test_what_is_not_set_takes_the_models_default(stub, pool):
+async def test_unset_parameters_take_the_models_defaults(stub, pool):
     await stub.Generate(request())
     await stub.Generate(request(sampling=sampling_pb2.SamplingParams(temperature=1)))
     assert [each.sampling.temperature for each in pool.requests] == [0.5, 1.0]
 
 
-async def test_all_prompts(stub, pool):
+async def test_every_kind_of_prompt_is_accepted(stub, pool):
     message = pb.ChatMessage(role="user", content="Hi")
     await stub.Generate(pb.GenerateRequest(tokens=pb.TokenIds(ids=[1, 2])))
     await stub.Generate(pb.GenerateRequest(chat=pb.Chat(messages=[message])))
@@ -110,7 +110,7 @@ async def test_prompt_logprobs_come_once(stub, pool, write):
         ),
     ],
 )
-async def test_bad_requests_say_what_is_wrong(stub, message, code, words):
+async def test_errors_of_bad_requests_name_the_problem(stub, message, code, words):
     with pytest.raises(grpc.aio.AioRpcError) as unary:
         await stub.Generate(message)
     with pytest.raises(grpc.aio.AioRpcError) as stream:
@@ -134,7 +134,7 @@ async def test_errors_have_their_codes_and_retry_after(stub, pool, write):
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_lost_in_the_middle_of_a_stream(stub, pool, write):
+async def test_a_replica_lost_during_a_stream_is_an_error_in_it(stub, pool, write):
     pool.answer = lambda request: write.Script([[write.output("par")], ReplicaLost("gone")])
     call = stub.GenerateStream(request())
     assert (await call.read()).choices[0].text == "par"
@@ -143,7 +143,7 @@ async def test_lost_in_the_middle_of_a_stream(stub, pool, write):
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(stub, pool, write):
+async def test_a_restarted_answer_has_nothing_of_the_first_attempt(stub, pool, write):
     pool.answer = lambda request: write.Script([[write.output("par")], "again", [write.output("all", finish="length")]])
     answer = await stub.Generate(request())
     assert (answer.choices[0].text, answer.usage.completion_tokens) == ("all", 3)
@@ -152,7 +152,7 @@ async def test_an_answer_in_one_piece_that_is_begun_again_has_nothing_of_before(
     assert not pool.requests[1].buffered
 
 
-async def test_a_bug_is_internal_and_shows_nothing(stub, pool, write):
+async def test_a_bug_is_an_internal_error_without_details(stub, pool, write):
     pool.answer = lambda request: write.Script([RuntimeError("a bug")])
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.Generate(request())
