@@ -78,9 +78,7 @@ async def test_draining_finishes_streams_and_rejects_new_requests(server, pool, 
             assert answer.headers["connection"] == "close"
             return False
 
-        async with asyncio.timeout(20):
-            while not await refused():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually_async("new connections are refused", refused)
         assert not draining.done()
         go.set()
         seen += [line async for line in lines]

@@ -1,18 +1,14 @@
 """TLS at both listeners, also after the files of the certificate change."""
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 from pathlib import Path
 
 import grpc
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
 
 from octavo_api.errors import ConfigurationError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
@@ -20,31 +16,17 @@ from octavo_router import gateway_server as module
 from octavo_router.__main__ import main
 from octavo_router.front.tls import Certificate, KeyPair
 from octavo_router.gateway_server import GatewayServer
+from octavo_testing.certificates import self_signed
+from octavo_testing.waiting import eventually_async
 
 ASK = {"model": "bytes", "prompt": "x"}
 PEM = serialization.Encoding.PEM
 
 
 def make_pair(name, key=None):
-    """Return a self-signed certificate for 127.0.0.1 and localhost, and its key, in PEM."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return certificate.public_bytes(PEM), private
+    """Return a self-signed certificate with the subject ``name``, and its key, in PEM."""
+    pair = self_signed(name, key)
+    return pair.certificate, pair.key
 
 
 class Folder:
@@ -100,12 +82,6 @@ async def shows(server, pair, name):
         return False
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not await condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.02)
-
-
 def secure_stub(server, pair):
     credentials = grpc.ssl_channel_credentials(pair[0])
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -152,7 +128,7 @@ async def test_a_renewed_certificate_serves_new_connections_only(secured, folder
         await anext(lines)
         assert (await rpc.read()).choices[0].text == "a"
         folder.put(*second)
-        await until(lambda: shows(server, second, "second"))
+        await eventually_async("new connections get the second certificate", lambda: shows(server, second, "second"))
         other, newcomer = secure_stub(server, second)
         go.set()
         async with other:
@@ -191,10 +167,7 @@ async def test_an_unusable_pair_changes_nothing_and_is_counted_once(secured, fol
             }[broken]
         )
 
-    async def refused():
-        return reloads(server).get("refused")
-
-    await until(refused)
+    await eventually_async("the rejected pair is counted", lambda: reloads(server).get("refused"))
     await asyncio.sleep(0.5)
     assert reloads(server) == {"refused": 1}
     assert await shown(server, first) == "first"
@@ -202,7 +175,7 @@ async def test_an_unusable_pair_changes_nothing_and_is_counted_once(secured, fol
     assert key.decode().splitlines()[1] not in caplog.text
     third = make_pair("third")
     folder.put(*third)
-    await until(lambda: shows(server, third, "third"))
+    await eventually_async("new connections get the third certificate", lambda: shows(server, third, "third"))
     assert reloads(server) == {"refused": 1, "ok": 1}
 
 
