@@ -1,5 +1,8 @@
-"""The embedded model: whatever happens around a request, its tokens and their log probabilities are equal, bit for
-bit. ``tests/engine/test_instruction_sets.py`` does the same across instruction sets.
+"""A request's tokens and log probabilities depend on the request alone, bit for bit, with the embedded model.
+
+``tests/engine/core/test_same_tokens.py`` shows it for the core with a fake runner, and
+``tests/engine/runner/test_same_tokens_every_way.py`` for a tiny model. ``tests/engine/test_instruction_sets.py`` does
+the same across instruction sets.
 """
 
 import dataclasses
@@ -12,6 +15,8 @@ from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
 from octavo_engine.core.engine_core import EngineCore
 from octavo_engine.core.request import NewRequest
+from octavo_engine.llm_engine import LLMEngine
+from octavo_testing.engine.preemption import preempt, running_sequences
 
 pytestmark = pytest.mark.model
 
@@ -56,31 +61,32 @@ def requests() -> list[NewRequest]:
     return made
 
 
+def create_engine(engine, **changes: object) -> LLMEngine:
+    return LLMEngine(dataclasses.replace(engine.core_config, **changes), engine.runner)
+
+
 def answers(
     engine,
     requests: list[NewRequest],
     *,
-    core: EngineCore | None = None,
+    llm_engine: LLMEngine | None = None,
     before_plan: Callable[[EngineCore], None] = lambda core: None,
     **changes: object,
 ) -> dict[object, type_of_answer]:
-    """Runs all of ``requests`` to their end; ``before_plan`` may disturb the core."""
-    core = core or EngineCore(dataclasses.replace(engine.core_config, **changes))
+    """Run all of ``requests`` to their end; ``before_plan`` may disturb the core."""
+    llm_engine = llm_engine or create_engine(engine, **changes)
+    core = llm_engine.core
     tokens: dict[object, list[int]] = {new.request_id: [] for new in requests}
     logprobs: dict[object, list[float]] = {new.request_id: [] for new in requests}
-    plans = []
     for new in requests:
-        core.add_request(new, 0.0)
-    while core.has_unfinished:
+        llm_engine.add_request(new)
+    while llm_engine.has_unfinished_requests:
         before_plan(core)
-        while (plan := core.schedule(0.0)) is not None:
-            plans.append(plan)
-        core.commit(engine.runner.execute(plans.pop(0)), 0.0)
-        core.check_integrity()
-        for output in core.take_outputs():
+        for output in llm_engine.step():
             assert output.error is None
             tokens[output.request_id] += output.token_ids
             logprobs[output.request_id] += [entry.logprob for entry in output.logprobs]
+        core.check_integrity()
     assert core.load().kv_blocks_pinned == 0
     return {key: (tuple(tokens[key]), tuple(logprobs[key])) for key in tokens}
 
@@ -106,11 +112,12 @@ def test_in_chunks_of_any_size(engine, requests, expected, chunk):
 
 
 def test_with_a_cold_or_a_warm_cache(engine, requests, expected):
-    core = EngineCore(engine.core_config)
-    assert answers(engine, requests, core=core) == expected
+    llm_engine = create_engine(engine)
+    core = llm_engine.core
+    assert answers(engine, requests, llm_engine=llm_engine) == expected
     cold_hits = core.load().prefix_cache_hits_total
     again = [dataclasses.replace(new, request_id=f"again-{new.request_id}") for new in requests]
-    warm = answers(engine, again, core=core)
+    warm = answers(engine, again, llm_engine=llm_engine)
     assert core.load().prefix_cache_hits_total > cold_hits + 16 * NUM_REQUESTS
     assert {key: warm[f"again-{key}"] for key in expected} == expected
 
@@ -119,26 +126,22 @@ def test_with_a_cold_or_a_warm_cache(engine, requests, expected):
 def test_with_a_preemption_before_every_step(engine, requests, expected, steps_in_flight):
     rng = random.Random(1)
 
-    def preempt(core: EngineCore) -> None:
-        scheduler = core._scheduler
-        running = [seq for seq in scheduler.running if seq.row is not None]
+    def disturb(core: EngineCore) -> None:
         # Never the first, whose progress is what the scheduler promises.
-        for victim in [seq for seq in running[1:] if rng.random() < 0.25]:
-            scheduler.running.remove(victim)
-            scheduler._preempt(victim)
+        for victim in [seq for seq in running_sequences(core)[1:] if rng.random() < 0.25]:
+            preempt(core, victim)
 
-    config = dataclasses.replace(engine.core_config, steps_in_flight=steps_in_flight, enable_prefix_caching=False)
-    core = EngineCore(config)
+    llm_engine = create_engine(engine, steps_in_flight=steps_in_flight, enable_prefix_caching=False)
     few = requests[:NUM_PREEMPTED]  # each prompt is computed many times over
-    found = answers(engine, few, core=core, before_plan=preempt)
+    found = answers(engine, few, llm_engine=llm_engine, before_plan=disturb)
     assert found == {new.request_id: expected[new.request_id] for new in few}
-    assert core.load().num_preemptions_total > 2 * NUM_PREEMPTED
+    assert llm_engine.core.load().num_preemptions_total > 2 * NUM_PREEMPTED
 
 
 def test_with_a_pool_that_runs_dry(engine, requests, expected):
-    core = EngineCore(dataclasses.replace(engine.core_config, num_blocks=24))
-    assert answers(engine, requests, core=core) == expected
-    assert core.load().num_preemptions_total > 0
+    llm_engine = create_engine(engine, num_blocks=24)
+    assert answers(engine, requests, llm_engine=llm_engine) == expected
+    assert llm_engine.core.load().num_preemptions_total > 0
 
 
 def test_with_two_plans_in_flight(engine, requests, expected):

@@ -7,6 +7,7 @@ from octavo_api.errors import EngineFailure
 from octavo_api.finish_reason import FinishReason
 from octavo_engine.core.kv.events import Cleared, Removed, Stored
 from octavo_testing.engine.fake_runner import FakeRunner, expected_output
+from octavo_testing.engine.preemption import preempt, running_sequences
 
 
 class Mirror:
@@ -135,15 +136,12 @@ class Session:
         return [o.timing for k, o in self.finished.items() if k[0] == request_id and o.timing is not None]
 
     def force_preemption(self, index=-1):
-        """Preempts a running sequence as the scheduler would at the start of its next plan."""
-        scheduler = self.core._scheduler
-        running = [seq for seq in scheduler.running if seq.row is not None]
+        """Preempt a running sequence and return it, if there is one."""
+        running = running_sequences(self.core)
         if not running:
             return None
         victim = running[index % len(running)]
-        scheduler.running.remove(victim)
-        scheduler._preempt(victim)
-        self.core.check_integrity()
+        preempt(self.core, victim)
         return victim
 
     def assert_idle(self, salts=("",)):

@@ -1,4 +1,8 @@
-"""A request's tokens depend on the request alone."""
+"""A request's tokens depend on the request alone, in the core with a fake runner.
+
+``tests/engine/runner/test_same_tokens_every_way.py`` shows the same with the real runner and a tiny model, and
+``tests/engine/test_same_answer_every_way.py`` with the embedded model.
+"""
 
 import pytest
 

@@ -6,6 +6,7 @@ import torch
 from octavo_api.sampling import SamplingParams
 from octavo_engine.core.plan import BlockCopy, RowJoin, RowWork, StepPlan
 from octavo_engine.runner.sampler import NOT_FINITE
+from octavo_testing.engine.tiny_model import run
 
 GREEDY = SamplingParams(temperature=0, seed=0, max_tokens=8)
 
@@ -43,7 +44,7 @@ def test_an_empty_plan_only_changes_rows(make_runner):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 8, 9, 30])
-def test_prompt_logprobs_cover_every_prompt_position_after_the_first(chunk, make_runner, play):
+def test_prompt_logprobs_cover_every_prompt_position_after_the_first(chunk, make_runner):
     runner = make_runner()
     prompt = [(7 * i) % 500 + 4 for i in range(30)]
     sampling = SamplingParams(temperature=0, seed=0, max_tokens=3, prompt_logprobs=4)
@@ -64,17 +65,17 @@ def test_prompt_logprobs_cover_every_prompt_position_after_the_first(chunk, make
         assert [token for token, _ in entry.top] == line.topk(4).indices.tolist()
 
 
-def test_rows_are_independent_of_who_had_them_before(make_runner, play):
+def test_rows_are_independent_of_who_had_them_before(make_runner):
     runner = make_runner()
     biased = SamplingParams(seed=1, logit_bias={9: 100.0}, min_tokens=8, max_tokens=8, repetition_penalty=2.0)
     prompt = list(range(50, 70))
-    before = play(runner, [(prompt, GREEDY)])[0, 0].output
-    play(runner, [(prompt, biased)] * 12)
-    assert play(runner, [(prompt, GREEDY)] * 12)[11, 0].output == before
+    before = run(runner, [(prompt, GREEDY)])[0, 0].output
+    run(runner, [(prompt, biased)] * 12)
+    assert run(runner, [(prompt, GREEDY)] * 12)[11, 0].output == before
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_a_sequence_whose_cache_is_poisoned_fails_alone(backend, make_runner, play):
+def test_a_sequence_whose_cache_is_poisoned_fails_alone(backend, make_runner):
     runner = make_runner(backend)
     prompts = [tuple(range(20 + i, 36 + i)) for i in range(3)]
     joins = [RowJoin(i, prompt, 16, (3 * i, 3 * i + 1, 3 * i + 2), GREEDY, 0) for i, prompt in enumerate(prompts)]
@@ -88,18 +89,18 @@ def test_a_sequence_whose_cache_is_poisoned_fails_alone(backend, make_runner, pl
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_stale_numbers_behind_a_sequence_in_its_last_block_are_never_read(backend, make_runner, play):
+def test_stale_numbers_behind_a_sequence_in_its_last_block_are_never_read(backend, make_runner):
     runner = make_runner(backend)
     prompt = list(range(20, 31))
-    expected = play(runner, [(prompt, GREEDY)])[0, 0].output
+    expected = run(runner, [(prompt, GREEDY)])[0, 0].output
     runner.kv_cache.fill_(math.nan)
-    assert play(runner, [(prompt, GREEDY)])[0, 0].output == expected
+    assert run(runner, [(prompt, GREEDY)])[0, 0].output == expected
 
 
-def test_warm_up_may_be_repeated_and_leaves_no_trace(make_runner, play):
+def test_warm_up_may_be_repeated_and_leaves_no_trace(make_runner):
     runner = make_runner()
     prompt = list(range(20, 31))
-    expected = play(runner, [(prompt, GREEDY)])[0, 0].output
+    expected = run(runner, [(prompt, GREEDY)])[0, 0].output
     runner.warm_up()
     runner.warm_up()
-    assert play(runner, [(prompt, GREEDY)])[0, 0].output == expected
+    assert run(runner, [(prompt, GREEDY)])[0, 0].output == expected
