@@ -1,382 +1,37 @@
-"""A real server over the real core with the synthetic runner, and gateways that speak the protocol by hand."""
+"""Replicas with the synthetic runner, and gateways by hand. Both are checked at the end of each test."""
 
-import asyncio
-import threading
-import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import pytest
 import pytest_asyncio
 
-from octavo_api.blocks import chain_hashes, pack, root_hash
-from octavo_api.protocol import PROTOCOL_VERSION, client_options
-from octavo_api.settings import EngineSettings
-from octavo_api.v1 import replica_pb2, replica_pb2_grpc, sampling_pb2
-from octavo_engine.core.plan import StepOutput, StepPlan
-from octavo_engine.service.server import EngineServer
-from octavo_engine.startup.synthetic import SyntheticEngine, SyntheticRunner, load_synthetic, next_token
-
-VOCAB = 1000
-SECRET = "a secret"
-PATIENCE_S = 20.0
-
-
-class SteppedRunner:
-    """Executes a step only when the test allows it; ``fail_next`` makes the next ones raise."""
-
-    def __init__(self, inner: SyntheticRunner) -> None:
-        self._inner = inner
-        self._permits = threading.Semaphore(0)
-        self._free = threading.Event()
-        self._loop = asyncio.get_running_loop()
-        self._arrived = asyncio.Event()
-        self._at_gate = False
-        self.fail_next = 0
-        self.steps = 0
-
-    def execute(self, plan: StepPlan) -> StepOutput:
-        if not self._free.is_set():
-            self._loop.call_soon_threadsafe(self._arrive)
-            self._permits.acquire()
-        self.steps += 1
-        if self.fail_next:
-            self.fail_next -= 1
-            raise RuntimeError("the accelerator is on fire")
-        return self._inner.execute(plan)
-
-    def _arrive(self) -> None:
-        self._at_gate = True
-        self._arrived.set()
-
-    async def at_gate(self) -> None:
-        """Waits until a step waits for its permit."""
-        await asyncio.wait_for(self._arrived.wait(), PATIENCE_S)
-
-    async def allow(self, steps: int = 1) -> None:
-        """Lets ``steps`` steps pass, one by one."""
-        for _ in range(steps):
-            await self.at_gate()
-            self._arrived.clear()
-            self._permits.release()
-
-    def free(self) -> None:
-        """Lets everything pass from now on."""
-        self._free.set()
-        self._permits.release()
-
-
-@dataclass
-class Received:
-    """What has come back for one request."""
-
-    tokens: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    finished: dict[int, int] = field(default_factory=dict)
-    error: replica_pb2.Error | None = None
-    timing: replica_pb2.Timing | None = None
-    cached_tokens: int | None = None
-    logprobs: dict[int, list[sampling_pb2.PositionLogprobs]] = field(default_factory=lambda: defaultdict(list))
-    prompt_logprobs: list[sampling_pb2.PositionLogprobs] = field(default_factory=list)
-    choices: int = 1
-
-    @property
-    def done(self) -> bool:
-        return self.error is not None or len(self.finished) == self.choices
-
-
-class Gateway:
-    """One stream. Checks every Step against its mirror of the replica's cache, once a snapshot has come."""
-
-    def __init__(self, port: int, *, name: str = "gateway", secret: str = SECRET, version: int = PROTOCOL_VERSION):
-        # Without an estimate of the wire, a gateway that does not read takes 64 KiB and no more.
-        window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
-        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[*client_options(), *window])
-        stub = replica_pb2_grpc.ReplicaStub(self._channel)
-        self.call = stub.Attach(metadata=(("authorization", f"Bearer {secret}"),))
-        self.name = name
-        self.version = version
-        self.hello: replica_pb2.Hello | None = None
-        self.received: dict[int, Received] = {}
-        self.step = replica_pb2.Step()
-        self.seq = 0
-        self.mirror: set[int] = set()
-        self.synced = False
-        self.events_lost = 0
-        self.snapshots = 0
-        self._paused = False
-        self._awaited: list[tuple[Callable[[], object], asyncio.Future[None]]] = []
-        self._reader: asyncio.Task[None] | None = None
-
-    async def greet(self) -> None:
-        greeting = replica_pb2.Greeting(version=self.version, gateway=self.name)
-        await self.call.write(replica_pb2.GatewayMessage(greeting=greeting))
-
-    async def attach(self, *, read: bool = True) -> "Gateway":
-        await self.greet()
-        message = await self.call.read()
-        if message is grpc.aio.EOF:
-            raise AssertionError(f"ended with {await self.call.code()}: {await self.call.details()}")
-        assert message.WhichOneof("message") == "hello"
-        self.hello = message.hello
-        if read:
-            self.start_reading()
-        return self
-
-    async def pause(self) -> None:
-        """Stops reading after the next message, until ``start_reading``."""
-        assert self._reader is not None
-        self._paused = True
-        await self._reader
-
-    def start_reading(self) -> None:
-        self._paused = False
-        self._reader = asyncio.create_task(self._read())
-
-    async def submit(
-        self,
-        request_id: int,
-        token_ids: list[int],
-        *,
-        priority: int = 0,
-        salt: str = "",
-        timeout_s: float = 0.0,
-        hashes: bytes | None = None,
-        **sampling: Any,
-    ) -> Received:
-        assert self.hello is not None
-        if hashes is None:
-            root = root_hash(
-                model_key=self.hello.model_key,
-                kv_dtype=self.hello.kv_dtype,
-                block_size=self.hello.block_size,
-                cache_salt=salt,
-            )
-            hashes = pack(chain_hashes(root, token_ids, self.hello.block_size))
-        received = self.received[request_id] = Received(choices=sampling.get("n", 1))
-        sampling.setdefault("ignore_eos", True)
-        submit = replica_pb2.Submit(
-            id=request_id,
-            request_id=f"request-{request_id}",
-            token_ids=token_ids,
-            hashes=hashes,
-            sampling=sampling_pb2.SamplingParams(**sampling),
-            priority=priority,
-            cache_salt=salt,
-            timeout_s=timeout_s,
-        )
-        await self.call.write(replica_pb2.GatewayMessage(submit=submit))
-        return received
-
-    async def abort(self, request_id: int, choice: int | None = None) -> None:
-        target = replica_pb2.Abort.Target(id=request_id, choice=choice)
-        await self.call.write(replica_pb2.GatewayMessage(abort=replica_pb2.Abort(targets=[target])))
-
-    async def resync(self) -> None:
-        """Asks for a snapshot and waits for it."""
-        before = self.snapshots
-        await self.call.write(replica_pb2.GatewayMessage(snapshot_request=replica_pb2.SnapshotRequest()))
-        await self.until(lambda: self.snapshots > before)
-
-    async def until(self, reached: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-        """Waits for a message after which ``reached`` holds; asked at each, so that none is passed over."""
-        if reached():
-            return
-        assert self._reader is not None
-        seen = asyncio.get_running_loop().create_future()
-        self._awaited.append((reached, seen))
-        async with asyncio.timeout(timeout_s):
-            await asyncio.wait({seen, self._reader}, return_when=asyncio.FIRST_COMPLETED)
-        if not seen.done():
-            self._reader.result()
-            assert reached(), f"the stream has ended with {await self.call.code()}"
-
-    async def until_steps_reach(self, runner: SteppedRunner, reached: Callable[[], object]) -> None:
-        """Allows one step after the other until ``reached`` holds: a message may arrive after the next step began."""
-        while not reached():
-            seq = self.seq
-            await runner.allow()
-            await self.until(lambda seq=seq: self.seq > seq)
-
-    async def finished(self, *requests: Received, timeout_s: float = PATIENCE_S) -> None:
-        await self.until(lambda: all(request.done for request in requests), timeout_s)
-
-    async def ended(self) -> grpc.StatusCode:
-        """Waits for the end of the stream."""
-        assert self._reader is not None
-        await asyncio.wait_for(asyncio.shield(self._reader), PATIENCE_S)
-        return await self.call.code()
-
-    def disconnect(self) -> None:
-        self.call.cancel()
-
-    async def close(self) -> None:
-        if self._reader is not None:
-            if self._reader.done():
-                self._reader.result()
-            self._reader.cancel()
-        await self._channel.close()
-
-    async def _read(self) -> None:
-        try:
-            while not self._paused and (message := await self.call.read()) is not grpc.aio.EOF:
-                match message.WhichOneof("message"):
-                    case "step":
-                        self._take_step(message.step)
-                    case "snapshot":
-                        self._take_snapshot(message.snapshot)
-                self._tell_waiting()
-        except grpc.aio.AioRpcError:
-            pass
-        except asyncio.CancelledError:
-            if not self.call.cancelled():
-                raise
-
-    def _tell_waiting(self) -> None:
-        for reached, seen in self._awaited:
-            if not seen.done() and reached():
-                seen.set_result(None)
-        self._awaited = [(reached, seen) for reached, seen in self._awaited if not seen.done()]
-
-    def _take_step(self, step: replica_pb2.Step) -> None:
-        assert self.hello is not None
-        assert step.epoch == self.hello.epoch
-        assert step.seq == self.seq + 1
-        self.seq = step.seq
-        self.step = step
-        for output in step.outputs:
-            self._take_output(output)
-        if step.events_lost:
-            self.events_lost += 1
-            self.synced = False
-        if self.synced:
-            for event in step.events:
-                self._apply(event)
-            self._check(step.digest, step.n_blocks)
-
-    def _take_output(self, output: replica_pb2.Output) -> None:
-        received = self.received[output.id]
-        assert received.error is None, "an output after the error"
-        assert output.choice not in received.finished, "an output after the last one"
-        received.tokens[output.choice].extend(output.token_ids)
-        received.logprobs[output.choice].extend(output.logprobs)
-        received.prompt_logprobs.extend(output.prompt_logprobs)
-        if output.HasField("cached_tokens"):
-            received.cached_tokens = output.cached_tokens
-        if output.HasField("error"):
-            received.error = output.error
-        if output.HasField("timing"):
-            received.timing = output.timing
-        if output.finish_reason:
-            received.finished[output.choice] = output.finish_reason
-
-    def _take_snapshot(self, snapshot: replica_pb2.Snapshot) -> None:
-        assert snapshot.seq == self.seq
-        fresh = set(snapshot.hashes)
-        assert len(fresh) == len(snapshot.hashes)
-        if self.synced:
-            self.snapshot_before = (self.mirror, fresh)
-        self.mirror = fresh
-        self.synced = True
-        self.snapshots += 1
-        self._check(snapshot.digest, len(fresh))
-
-    def _apply(self, event: replica_pb2.CacheEvent) -> None:
-        match event.WhichOneof("event"):
-            case "stored":
-                if event.stored.HasField("parent"):
-                    assert event.stored.parent in self.mirror, "an orphan"
-                self.mirror.update(event.stored.hashes)
-            case "removed":
-                assert self.mirror.issuperset(event.removed.hashes)
-                self.mirror.difference_update(event.removed.hashes)
-            case "cleared":
-                self.mirror.clear()
-
-    def _check(self, digest: replica_pb2.Digest, num_blocks: int) -> None:
-        xor, total = 0, 0
-        for item in self.mirror:
-            xor ^= item
-            total += item
-        assert (xor, total % 2**64, len(self.mirror)) == (digest.xor, digest.sum, num_blocks)
-
-
-class Replica:
-    """A server under test with its runner."""
-
-    def __init__(self, server: EngineServer, runner: Any) -> None:
-        self.server = server
-        self.runner = runner
-
-    @property
-    def port(self) -> int:
-        return self.server.port
-
-    def blocked_s(self, gateway: str) -> float:
-        """Returns for how long ``gateway`` has not taken the message that it is being sent."""
-        [peer] = [peer for peer in self.server._peers if peer.gateway == gateway]
-        return peer.blocked_s(time.monotonic())
-
-
-Serve = Callable[..., Awaitable[Replica]]
-Attach = Callable[..., Awaitable[Gateway]]
+from octavo_testing.engine.gateway import Gateway
+from octavo_testing.engine.replica import Replica, start_replica
 
 
 @pytest_asyncio.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Starts replicas; at the end of the test every one must be whole, and hold nothing."""
+async def serve() -> AsyncIterator[Callable[..., Awaitable[Replica]]]:
+    """Start replicas. The core of each must be whole at the end of the test."""
     replicas: list[Replica] = []
 
-    async def start(
-        *,
-        stepped: bool = False,
-        step_time_s: float = 0.0,
-        num_blocks: int = 256,
-        steps_in_flight: int = 1,
-        port: int = 0,
-        secret: str = SECRET,
-        **settings: Any,
-    ) -> Replica:
-        settings.setdefault("block_size", 4)
-        settings.setdefault("max_model_len", 512)
-        settings.setdefault("seed", 1)
-        loaded = load_synthetic(
-            f"synthetic://{VOCAB}",
-            EngineSettings(**settings),
-            num_blocks=num_blocks,
-            step_time_s=step_time_s,
-            steps_in_flight=steps_in_flight,
-        )
-        runner: Any = SteppedRunner(loaded.runner) if stepped else loaded.runner
-        engine = SyntheticEngine(
-            loaded.core_config, runner, loaded.model_key, loaded.kv_dtype, loaded.max_model_len, VOCAB
-        )
-        server = await EngineServer.start(engine, replica="replica-0", port=port, secret=secret)
-        replica = Replica(server, runner)
-        replicas.append(replica)
-        return replica
+    async def start(**options: Any) -> Replica:
+        replicas.append(await start_replica(**options))
+        return replicas[-1]
 
     yield start
     for replica in replicas:
-        if isinstance(replica.runner, SteppedRunner):
-            replica.runner.free()
-        await replica.server.stop()
-        if not replica.server.failed.is_set():
-            core = replica.server._engine._core
-            core.check_integrity()
+        await replica.stop()
 
 
 @pytest_asyncio.fixture
 async def make_gateway() -> AsyncIterator[Callable[..., Gateway]]:
-    """Makes gateways, and checks at the end of the test that none has met a wrong message."""
+    """Make gateways. None may have received a wrong message by the end of the test."""
     gateways: list[Gateway] = []
 
     def make(replica: Replica | int, **options: Any) -> Gateway:
-        gateway = Gateway(replica if isinstance(replica, int) else replica.port, **options)
-        gateways.append(gateway)
-        return gateway
+        gateways.append(Gateway(replica if isinstance(replica, int) else replica.port, **options))
+        return gateways[-1]
 
     yield make
     for gateway in gateways:
@@ -384,23 +39,10 @@ async def make_gateway() -> AsyncIterator[Callable[..., Gateway]]:
 
 
 @pytest.fixture
-def attach(make_gateway: Callable[..., Gateway]) -> Attach:
-    """Makes gateways that have said hello and read what comes."""
+def attach(make_gateway: Callable[..., Gateway]) -> Callable[..., Awaitable[Gateway]]:
+    """Make gateways that have received the hello, and that read messages."""
 
     async def start(replica: Replica | int, *, read: bool = True, **options: Any) -> Gateway:
         return await make_gateway(replica, **options).attach(read=read)
 
     return start
-
-
-@pytest.fixture
-def continuation() -> Callable[..., list[int]]:
-    """What the synthetic engine generates after a prompt."""
-
-    def expect(prompt: list[int], count: int, choice: int = 0) -> list[int]:
-        tokens = list(prompt)
-        for _ in range(count):
-            tokens.append(next_token(tokens[-1], len(tokens) - 1, choice, VOCAB))
-        return tokens[len(prompt) :]
-
-    return expect

@@ -1,5 +1,7 @@
 import pytest
 
+from octavo_testing.engine.replica import continuation
+
 PROMPT = list(range(10, 30))
 # A request that nobody ends runs for 20 s and more: what is gone earlier has been aborted.
 STEP_S = 0.05
@@ -125,7 +127,7 @@ async def test_closing_the_sending_side_counts_as_leaving(serve, attach_two):
     await gone_soon(replica, observer)
 
 
-async def test_the_requests_of_others_go_on(serve, attach_two, continuation):
+async def test_the_requests_of_others_go_on(serve, attach_two):
     replica = await serve(step_time_s=0.001)
     leaver, other = await attach_two(replica)
     leaving = await leaver.submit(1, PROMPT, max_tokens=400)

@@ -11,12 +11,14 @@ from octavo_api.errors import PortInUse, StartupError
 from octavo_api.v1 import sampling_pb2
 from octavo_engine.__main__ import main
 from octavo_engine.engine import MAX_CONSECUTIVE_FAILURES
+from octavo_testing.engine.replica import continuation
+from octavo_testing.waiting import eventually_async
 
 PROMPT = list(range(10, 30))
 LENGTH = sampling_pb2.FINISH_REASON_LENGTH
 
 
-async def test_a_drain_ends_no_stream_and_takes_no_new_one(serve, attach, continuation):
+async def test_a_drain_ends_no_stream_and_takes_no_new_one(serve, attach):
     replica = await serve(stepped=True)
     gateway = await attach(replica)
     running = [await gateway.submit(i, [i, *PROMPT], max_tokens=20) for i in range(5)]
@@ -72,7 +74,7 @@ async def test_a_stop_ends_every_request_once_and_then_the_stream(serve, attach)
     assert replica.server.heartbeat_age_s() == math.inf
 
 
-async def test_a_step_that_fails_ends_its_requests_and_no_other(serve, attach, continuation):
+async def test_a_step_that_fails_ends_its_requests_and_no_other(serve, attach):
     replica = await serve(stepped=True)
     gateway = await attach(replica)
     failing = await gateway.submit(1, PROMPT, max_tokens=20, n=2)
@@ -88,7 +90,7 @@ async def test_a_step_that_fails_ends_its_requests_and_no_other(serve, attach, c
     assert replica.server.heartbeat_age_s() < 5
 
 
-async def test_a_failure_with_two_steps_in_flight_ends_both_steps_requests(serve, attach, continuation):
+async def test_a_failure_with_two_steps_in_flight_ends_both_steps_requests(serve, attach):
     replica = await serve(stepped=True, steps_in_flight=2)
     gateway = await attach(replica)
     failing = await gateway.submit(1, PROMPT, max_tokens=20)
@@ -141,8 +143,10 @@ async def test_a_stalled_engine_sends_no_beats(serve, attach, monkeypatch):
     received = await gateway.submit(1, PROMPT, max_tokens=3)
     await replica.runner.at_gate()
     [peer] = replica.server._peers
-    while replica.server.heartbeat_age_s() <= 0.15 or replica.blocked_s(peer.gateway):  # noqa: ASYNC110 - no message
-        await asyncio.sleep(0.01)
+    await eventually_async(
+        "the engine stalls and nothing is being sent",
+        lambda: replica.server.heartbeat_age_s() > 0.15 and not replica.blocked_s(peer.gateway),
+    )
     sent_at = peer.sent_at
     await asyncio.sleep(0.4)
     assert peer.sent_at == sent_at
@@ -217,7 +221,7 @@ async def test_a_gateway_sees_the_death_of_the_process(spawn, attach):
     assert not received.done
 
 
-async def test_sigterm_drains(spawn, attach, continuation):
+async def test_sigterm_drains(spawn, attach):
     process, port = await spawn("--synthetic-step-ms", "2", "--set", "max_num_seqs=4")
     gateway = await attach(port)
     requests = [await gateway.submit(i, [i, *PROMPT], max_tokens=100) for i in range(8)]

@@ -7,6 +7,7 @@ from octavo_api.errors import RequestError
 from octavo_api.protocol import PROTOCOL_VERSION
 from octavo_api.settings import EngineSettings
 from octavo_api.v1 import replica_pb2, sampling_pb2
+from octavo_testing.engine.replica import continuation
 
 STOP, LENGTH, ABORT = (
     sampling_pb2.FINISH_REASON_STOP,
@@ -74,7 +75,7 @@ async def test_a_stream_must_begin_with_a_greeting(serve, make_gateway):
     assert await gateway.call.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_request_brings_its_tokens_and_ends_once(serve, attach, continuation):
+async def test_a_request_brings_its_tokens_and_ends_once(serve, attach):
     gateway = await attach(await serve())
     received = await gateway.submit(1, PROMPT, max_tokens=20)
     await gateway.finished(received)
@@ -88,26 +89,23 @@ async def test_a_request_brings_its_tokens_and_ends_once(serve, attach, continua
     assert again.cached_tokens == 16
 
 
-async def test_two_steps_in_flight_give_the_same_tokens(serve, attach, continuation):
+async def test_two_steps_in_flight_give_the_same_tokens(serve, attach):
     gateway = await attach(await serve(steps_in_flight=2))
     requests = [await gateway.submit(i, [i, *PROMPT], max_tokens=30) for i in range(8)]
     await gateway.finished(*requests)
     assert [r.tokens[0] for r in requests] == [continuation([i, *PROMPT], 30) for i in range(8)]
 
 
-async def test_a_stop_token_ends_the_choice_and_is_named(serve, attach, continuation):
+async def test_a_stop_token_ends_the_choice_and_is_named(serve, attach):
     expected = continuation(PROMPT, 5)
     gateway = await attach(await serve())
     received = await gateway.submit(1, PROMPT, max_tokens=20, stop_token_ids=[expected[4]])
-    outputs = []
-    take = gateway._take_output
-    gateway._take_output = lambda output: (outputs.append(output), take(output))
     await gateway.finished(received)
     assert received.finished == {0: STOP}
-    assert outputs[-1].stop_token_id == expected[4]
+    assert received.stop_token_ids == {0: expected[4]}
 
 
-async def test_choices_stream_side_by_side(serve, attach, continuation):
+async def test_choices_stream_side_by_side(serve, attach):
     gateway = await attach(await serve())
     received = await gateway.submit(1, PROMPT, n=3, max_tokens=20)
     await gateway.finished(received)
@@ -115,7 +113,7 @@ async def test_choices_stream_side_by_side(serve, attach, continuation):
     assert received.finished == dict.fromkeys(range(3), LENGTH)
 
 
-async def test_aborting_one_choice_leaves_the_others(serve, attach, continuation):
+async def test_aborting_one_choice_leaves_the_others(serve, attach):
     replica = await serve(stepped=True)
     gateway = await attach(replica)
     received = await gateway.submit(1, PROMPT, n=3, max_tokens=400)
@@ -154,7 +152,7 @@ async def test_an_abort_of_nothing_is_ignored(serve, attach):
     assert other.finished == {0: LENGTH}
 
 
-async def test_an_id_may_be_used_again_after_its_end(serve, attach, continuation):
+async def test_an_id_may_be_used_again_after_its_end(serve, attach):
     replica = await serve(step_time_s=0.005)
     gateway = await attach(replica)
     first = await gateway.submit(1, PROMPT, max_tokens=400)
@@ -250,7 +248,7 @@ async def test_a_refusal_does_not_wait_for_the_step(serve, attach):
     ],
 )
 async def test_what_the_engine_cannot_compute_is_refused_and_nothing_else_is_disturbed(
-    serve, attach, continuation, prompt, options, expected
+    serve, attach, prompt, options, expected
 ):
     gateway = await attach(await serve(num_blocks=64))
     other = await gateway.submit(1, PROMPT, max_tokens=30) if "hashes" not in options else None
@@ -290,7 +288,7 @@ async def test_logprobs_come_with_their_tokens(serve, attach):
     assert [item.chosen.token_id for item in received.prompt_logprobs] == PROMPT[1:]
 
 
-async def test_equal_ids_of_two_gateways_do_not_meet(serve, attach, continuation):
+async def test_equal_ids_of_two_gateways_do_not_meet(serve, attach):
     replica = await serve(stepped=True)
     one, two = await attach(replica, name="one"), await attach(replica, name="two")
     first = await one.submit(1, PROMPT, max_tokens=400)
@@ -317,7 +315,7 @@ async def test_settings_change_while_it_runs(serve, attach):
     assert waiting.finished == {0: LENGTH}
 
 
-async def test_many_gateways_many_requests_all_end_right(serve, attach, continuation):
+async def test_many_gateways_many_requests_all_end_right(serve, attach):
     replica = await serve(num_blocks=128, max_num_seqs=16)
     gateways = [await attach(replica, name=f"gateway-{i}") for i in range(4)]
 

@@ -7,6 +7,8 @@ import time
 import grpc
 import pytest
 
+from octavo_testing.engine.replica import continuation
+
 PROMPT = list(range(10, 30))
 
 
@@ -15,7 +17,7 @@ async def flood(gateway, *, streams: int, tokens: int, first_id: int = 0):
     return [await gateway.submit(first_id + i, [i, *PROMPT], max_tokens=tokens, logprobs=20) for i in range(streams)]
 
 
-async def test_steps_go_on_and_every_token_arrives_in_the_end(serve, attach, continuation):
+async def test_steps_go_on_and_every_token_arrives_in_the_end(serve, attach):
     replica = await serve(num_blocks=4096, max_num_seqs=64)
     slow, other = await attach(replica, name="slow", read=False), await attach(replica, name="other")
     flooded = await flood(slow, streams=16, tokens=100)

@@ -13,86 +13,16 @@ from octavo_engine.models.registry import open_gguf, tensors_of
 from octavo_engine.weights.checkpoint import check_tensors
 from octavo_engine.weights.gguf_file import GgufFile
 from octavo_engine.weights.model_config import RopeKind
+from octavo_testing.engine.gguf_model import HEADS, HIDDEN, KV_HEADS, VOCABULARY, permuted, write_gguf
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 RAW_TYPES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
-HIDDEN, HEADS, KV_HEADS, INNER, LAYERS, VOCABULARY = 256, 8, 4, 256, 2, 96
-
-
-def write(path, kind="Q8_0", *, arch="llama", leave_out=(), changes=None, biases=False, freq_factors=None):
-    """A random model; returns its tensors as float32, as they were before they were quantised."""
-    draw = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, arch)
-    values = {
-        "context_length": 128,
-        "embedding_length": HIDDEN,
-        "block_count": LAYERS,
-        "feed_forward_length": INNER,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "vocab_size": VOCABULARY,
-        **(changes or {}),
-    }
-    for key, value in values.items():
-        if isinstance(value, str):
-            writer.add_string(f"{arch}.{key}", value)
-        elif isinstance(value, float):
-            writer.add_float32(f"{arch}.{key}", value)
-        else:
-            writer.add_uint32(f"{arch}.{key}", value)
-    writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add_float32(f"{arch}.rope.freq_base", 5000.0)
-    writer.add_uint32("tokenizer.ggml.eos_token_id", 7)
-    writer.add_uint32("tokenizer.ggml.eot_token_id", 9)
-    writer.add_token_list([f"t{i}" for i in range(VOCABULARY)])
-    head = HIDDEN // HEADS
-    shapes = {
-        "token_embd.weight": (VOCABULARY, HIDDEN),
-        "output_norm.weight": (HIDDEN,),
-        "output.weight": (VOCABULARY, HIDDEN),
-    }
-    for block in range(LAYERS):
-        shapes |= {
-            f"blk.{block}.{name}.weight": shape
-            for name, shape in {
-                "attn_norm": (HIDDEN,),
-                "attn_q": (HEADS * head, HIDDEN),
-                "attn_k": (KV_HEADS * head, HIDDEN),
-                "attn_v": (KV_HEADS * head, HIDDEN),
-                "attn_output": (HIDDEN, HIDDEN),
-                "ffn_norm": (HIDDEN,),
-                "ffn_gate": (INNER, HIDDEN),
-                "ffn_up": (INNER, HIDDEN),
-                "ffn_down": (HIDDEN, INNER),
-            }.items()
-        }
-        if biases:
-            shapes |= {f"blk.{block}.attn_{x}.bias": (HEADS * head if x == "q" else KV_HEADS * head,) for x in "qkv"}
-    tensors = {}
-    for name, shape in shapes.items():
-        if name in leave_out:
-            continue
-        tensors[name] = draw.normal(0, 0.1, shape).astype(np.float32)
-        quantised = gguf.GGMLQuantizationType[kind] if len(shape) == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quants.quantize(tensors[name], quantised), raw_dtype=quantised)
-    if freq_factors is not None:
-        writer.add_tensor("rope_freqs.weight", np.asarray(freq_factors, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return tensors
-
-
-def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to query and key rows."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_type_is_dequantised_as_gguf_does(kind, tmp_path):
     path = tmp_path / "model.gguf"
-    tensors = write(path, kind)
+    tensors = write_gguf(path, kind)
     file = GgufFile(path)
     theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     assert file.tensors.keys() == theirs.keys() == tensors.keys()
@@ -121,14 +51,14 @@ def test_types_that_gguf_reads_but_does_not_write(kind, tmp_path):
 
 
 def test_slices_give_what_the_whole_gives(tmp_path, monkeypatch):
-    write(tmp_path / "model.gguf", "Q4_1")
+    write_gguf(tmp_path / "model.gguf", "Q4_1")
     whole = GgufFile(tmp_path / "model.gguf").read("token_embd.weight", torch.float32)
     monkeypatch.setattr("octavo_engine.weights.gguf_file._SLICE_ELEMENTS", 3 * HIDDEN)
     assert torch.equal(GgufFile(tmp_path / "model.gguf").read("token_embd.weight", torch.float32), whole)
 
 
 def test_llama_names_and_permuted_rows(tmp_path):
-    tensors = write(tmp_path / "model.gguf", "F32", biases=True)
+    tensors = write_gguf(tmp_path / "model.gguf", "F32", biases=True)
     checkpoint = open_gguf(tmp_path / "model.gguf")
     config = checkpoint.config
     assert (config.family, config.qkv_bias, config.tie_word_embeddings) == ("LlamaForCausalLM", True, False)
@@ -152,7 +82,7 @@ def test_llama_names_and_permuted_rows(tmp_path):
 
 
 def test_qwen2_rows_are_not_permuted(tmp_path):
-    tensors = write(tmp_path / "model.gguf", "F32", arch="qwen2", biases=True)
+    tensors = write_gguf(tmp_path / "model.gguf", "F32", arch="qwen2", biases=True)
     checkpoint = open_gguf(tmp_path / "model.gguf")
     assert checkpoint.config.family == "Qwen2ForCausalLM"
     ours = checkpoint.read("model.layers.0.self_attn.q_proj.weight", torch.float32).numpy()
@@ -160,7 +90,7 @@ def test_qwen2_rows_are_not_permuted(tmp_path):
 
 
 def test_embeddings_are_tied_where_the_head_is_left_out(tmp_path):
-    write(tmp_path / "model.gguf", leave_out=("output.weight",))
+    write_gguf(tmp_path / "model.gguf", leave_out=("output.weight",))
     checkpoint = open_gguf(tmp_path / "model.gguf")
     assert checkpoint.config.tie_word_embeddings
     check_tensors(checkpoint, tensors_of(checkpoint.config), frozenset({"none"}))
@@ -168,9 +98,9 @@ def test_embeddings_are_tied_where_the_head_is_left_out(tmp_path):
 
 def test_rope_factors_and_scaling(tmp_path):
     factors = [1.0] * 8 + [8.0] * 8
-    write(tmp_path / "a.gguf", freq_factors=factors)
+    write_gguf(tmp_path / "a.gguf", freq_factors=factors)
     assert open_gguf(tmp_path / "a.gguf").config.rope.freq_factors == tuple(factors)
-    write(tmp_path / "b.gguf", changes={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0})
+    write_gguf(tmp_path / "b.gguf", changes={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0})
     config = open_gguf(tmp_path / "b.gguf").config
     assert (config.rope.kind, config.rope.factor, config.max_model_len) == (RopeKind.YARN, 4.0, 512)
 
@@ -191,14 +121,14 @@ def test_rope_factors_and_scaling(tmp_path):
 )
 def test_models_that_are_not_served_are_named(arch, changes, message, tmp_path):
     path = tmp_path / "model.gguf"
-    write(path, arch=arch, changes=changes)
+    write_gguf(path, arch=arch, changes=changes)
     with pytest.raises(ModelError, match=message) as caught:
         open_gguf(path)
     assert str(path) in caught.value.message
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path):
-    write(tmp_path / "model.gguf", leave_out=("blk.1.ffn_up.weight",), changes={"vocab_size": VOCABULARY + 1})
+    write_gguf(tmp_path / "model.gguf", leave_out=("blk.1.ffn_up.weight",), changes={"vocab_size": VOCABULARY + 1})
     checkpoint = open_gguf(tmp_path / "model.gguf")
     with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: missing") as caught:
         check_tensors(checkpoint, tensors_of(checkpoint.config), frozenset({"none"}))
@@ -207,7 +137,7 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
 
 def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
     whole = tmp_path / "whole.gguf"
-    write(whole)
+    write_gguf(whole)
     data = whole.read_bytes()
     path = tmp_path / "cut.gguf"
     header = GgufFile(whole).header_bytes
@@ -219,7 +149,7 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
 
 def test_broken_lengths_give_no_other_error_and_no_endless_loop(tmp_path):
     whole = tmp_path / "whole.gguf"
-    write(whole)
+    write_gguf(whole)
     data = bytearray(whole.read_bytes())
     path = tmp_path / "broken.gguf"
     for offset in range(4, 1500, 3):
@@ -241,8 +171,8 @@ def test_other_files_are_refused(tmp_path):
 
 def test_fingerprint_follows_the_content_and_not_the_place(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    write(tmp_path / "model.gguf")
-    write(tmp_path / "elsewhere/model.gguf")
+    write_gguf(tmp_path / "model.gguf")
+    write_gguf(tmp_path / "elsewhere/model.gguf")
     first = open_gguf(tmp_path / "model.gguf").fingerprint()
     assert open_gguf(tmp_path / "elsewhere/model.gguf").fingerprint() == first
     with (tmp_path / "model.gguf").open("r+b") as file:
