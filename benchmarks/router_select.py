@@ -46,7 +46,9 @@ def build(replicas: int, rng: random.Random) -> tuple[Selector, list[Candidate],
             kv_blocks_used=rng.randint(0, 12_000),
         )
         key = rng.getrandbits(64)
-        candidates.append(Candidate.of(view, name=f"replica-{number}", key=key, slot=slot, space=SPACE, confidence=1.0))
+        candidates.append(
+            Candidate.of(view, name=f"replica-{number}", rendezvous_key=key, slot=slot, space=SPACE, confidence=1.0)
+        )
     chains = []
     for _ in range(256):
         document = rng.choice(documents)

@@ -47,7 +47,7 @@ class Replica:
         self.limits: replica_pb2.Limits | None = None
         self.load = ReplicaLoad(fleet)
         self.retired = False
-        self._key = low64(blake2b(address.name.encode(), digest_size=8).digest())
+        self._rendezvous_key = low64(blake2b(address.name.encode(), digest_size=8).digest())
         self._observer = observer
         self._overlay = overlay
         self._on_change = on_change
@@ -219,7 +219,7 @@ class Replica:
             self.candidate = Candidate.of(
                 self.load.view(trusted=feed.is_trusted(now)),
                 name=self.name,
-                key=self._key,
+                rendezvous_key=self._rendezvous_key,
                 slot=feed.slot,
                 space=space,
                 confidence=feed.confidence,

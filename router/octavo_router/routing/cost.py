@@ -47,10 +47,10 @@ _MASK64 = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One replica as input of a decision. ``key`` is the same in every router."""
+    """One replica as input of a decision. ``rendezvous_key`` is the same in every router."""
 
     name: str
-    key: int
+    rendezvous_key: int
     slot: int
     space: HashSpace
     confidence: float
@@ -62,11 +62,13 @@ class Candidate:
     kv_blocks_free: int
 
     @classmethod
-    def of(cls, view: LoadView, *, name: str, key: int, slot: int, space: HashSpace, confidence: float) -> "Candidate":
+    def of(
+        cls, view: LoadView, *, name: str, rendezvous_key: int, slot: int, space: HashSpace, confidence: float
+    ) -> "Candidate":
         rate = view.prefill_tokens_per_s
         return cls(
             name=name,
-            key=key,
+            rendezvous_key=rendezvous_key,
             slot=slot,
             space=space,
             confidence=confidence,
@@ -90,16 +92,18 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selected:
+    """The selected candidate, by its position."""
+
     index: int
     cost_s: float
 
 
-Policy = Callable[[Sequence[Candidate], Sequence[int], Work], Choice]
+Policy = Callable[[Sequence[Candidate], Sequence[int], Work], Selected]
 """Function of candidates (at least one, in a fixed order), the cached prompt tokens of each, and the request."""
 
 
-def prefix(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
+def prefix(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Selected:
     """Choose the least cost. Among near-equal costs choose the replica that every router chooses for this continuation.
 
     So a burst of prompts with the same new prefix meets at one replica, whichever gateways it came through.
@@ -107,15 +111,15 @@ def prefix(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -
     return cheapest(candidates, costs(candidates, cached, work), work.novel_key)
 
 
-def least_load(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
+def least_load(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Selected:
     """Choose the least cost as if no prompt token were cached, and at random among near-equal costs."""
     return cheapest(candidates, costs(candidates, [0] * len(candidates), work), mix(work.number))
 
 
-def round_robin(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Choice:
+def round_robin(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) -> Selected:
     """Choose the replicas in turn, whatever the cost."""
     index = work.number % len(candidates)
-    return Choice(index, costs(candidates[index : index + 1], cached[index : index + 1], work)[0])
+    return Selected(index, costs(candidates[index : index + 1], cached[index : index + 1], work)[0])
 
 
 POLICIES: dict[RoutingPolicy, Policy] = {
@@ -139,16 +143,16 @@ def costs(candidates: Sequence[Candidate], cached: Sequence[int], work: Work) ->
     return result
 
 
-def cheapest(candidates: Sequence[Candidate], costs: Sequence[float], key: int) -> Choice:
+def cheapest(candidates: Sequence[Candidate], costs: Sequence[float], key: int) -> Selected:
     """Choose the least cost. Within the window choose the highest rendezvous score for ``key``."""
     least = min(costs)
     limit = least + max(WINDOW_S, WINDOW_SHARE * least)
     near = [index for index, cost in enumerate(costs) if cost <= limit]
     if len(near) > 1:
-        index = max(near, key=lambda index: mix(candidates[index].key ^ key))
+        index = max(near, key=lambda index: mix(candidates[index].rendezvous_key ^ key))
     else:
         index = near[0]
-    return Choice(index, costs[index])
+    return Selected(index, costs[index])
 
 
 def mix(value: int) -> int:

@@ -99,11 +99,13 @@ class Selector:
                     confirmed[position] = min(usable, int(held.get(slot, 0) * per_key * candidate.confidence))
                     cached[position] = max(confirmed[position], min(usable, predicted.get(slot, 0) * per_key))
 
-        choice = POLICIES[policy](candidates, cached, Work(prompt_tokens, output_tokens, novel_key, self.num_decisions))
-        chosen = candidates[choice.index]
-        reason = _reason(choice.index, chosen, cached, confirmed, policy)
+        selected = POLICIES[policy](
+            candidates, cached, Work(prompt_tokens, output_tokens, novel_key, self.num_decisions)
+        )
+        chosen = candidates[selected.index]
+        reason = _reason(selected.index, chosen, cached, confirmed, policy)
         known_keys = max(held.get(chosen.slot, 0), predicted.get(chosen.slot, 0))
-        return Decision(chosen, reason, cached[choice.index], known_keys, choice.cost_s)
+        return Decision(chosen, reason, cached[selected.index], known_keys, selected.cost_s)
 
 
 def _expand(depths: dict[int, int], hits: Sequence[tuple[int, int]]) -> None:

@@ -42,7 +42,12 @@ class SelectorBench:
     def candidates(self, confidence=1.0):
         return [
             Candidate.of(
-                view, name=name, key=hash_of(name), slot=self.slots[name], space=self.space, confidence=confidence
+                view,
+                name=name,
+                rendezvous_key=hash_of(name),
+                slot=self.slots[name],
+                space=self.space,
+                confidence=confidence,
             )
             for name, view in sorted(self.views.items())
         ]

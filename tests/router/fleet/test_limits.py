@@ -9,6 +9,7 @@ from octavo_api.errors import (
     ContextLengthExceeded,
     QueueFull,
 )
+from octavo_api.settings import RouterSettings
 from octavo_testing.router.fake_replica import never
 
 
@@ -51,6 +52,6 @@ async def test_settings_change_live(fleet):
     first = await fleet.pool.open(fleet.request())
     second = asyncio.create_task(fleet.pool.open(fleet.request()))
     await fleet.until(lambda: fleet.pool.queued_requests == 1)
-    fleet.pool.reconfigure(fleet.pool._settings.model_copy(update={"max_inflight_requests": 2}))
+    fleet.pool.reconfigure(RouterSettings(max_inflight_requests=2))
     await (await second).aclose()
     await first.aclose()

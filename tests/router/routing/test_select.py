@@ -165,7 +165,9 @@ def test_replicas_of_two_hash_spaces_are_compared_in_tokens(bench):
     for name, space in (("a", bench.space), ("b", other)):
         bench.replica(name)
         candidates.append(
-            Candidate.of(bench.views[name], name=name, key=1, slot=bench.slots[name], space=space, confidence=1.0)
+            Candidate.of(
+                bench.views[name], name=name, rendezvous_key=1, slot=bench.slots[name], space=space, confidence=1.0
+            )
         )
     old, new = keys(64, seed=1), keys(16, seed=2)
     bench.hold("a", old[:16])
@@ -204,7 +206,7 @@ def test_select_never_fails_whatever_the_state(data):
         candidates.append(
             Candidate(
                 name=str(number),
-                key=data.draw(st.integers(0, 2**64 - 1)),
+                rendezvous_key=data.draw(st.integers(0, 2**64 - 1)),
                 slot=slot,
                 space=data.draw(st.sampled_from(spaces)),
                 confidence=data.draw(st.sampled_from([0.5, 1.0])),
