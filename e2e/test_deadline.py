@@ -18,7 +18,7 @@ DEADLINE_S = 300
 
 
 @pytest.mark.timeout(420)
-def test_a_deletion_ends_at_its_deadline_where_ray_is_gone_for_good_and_disturbs_no_other(
+def test_a_deletion_ends_at_its_deadline_if_ray_is_gone_for_good(
     namespace: Kubectl, installation: Installation, tmp_path: Path
 ) -> None:
     operator = installation.operator(name="deadline")

@@ -64,7 +64,7 @@ def actors(ray: RayHost, serving: Serving, deployment_name: str) -> set[str]:
     return {replica["actor_id"] for replica in replicas if replica["state"] == "RUNNING"}
 
 
-def test_tokens_come_through_serves_proxy_and_through_the_gateways_own_door(books: Serving, ray: RayHost) -> None:
+def test_tokens_come_through_serves_proxy_and_the_gateways_own_port(books: Serving, ray: RayHost) -> None:
     url = books.status["urls"]["http"]
     assert url == f"{ray.proxy_url}/{books.kubectl.namespace}/books/v1"
     through_proxy = complete(url, "books")

@@ -20,7 +20,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def test_without_kuberay_the_command_that_helps_is_named_and_its_coming_heals(bare: Cluster) -> None:
+def test_without_kuberay_the_remedy_is_named_and_its_install_heals(bare: Cluster) -> None:
     installation = Installation.make(bare)
     kubectl = bare.kubectl.within("octavo")
     with running_stub(bare.folder) as stub, installation.operator(dashboard=stub.dashboard) as operator:

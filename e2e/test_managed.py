@@ -74,9 +74,7 @@ def groups(cluster: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {g["groupName"]: (g["minReplicas"], g["maxReplicas"]) for g in cluster["spec"]["workerGroupSpecs"]}
 
 
-def test_an_object_of_somebody_else_is_not_taken_over_and_ours_is_made_once_it_is_gone(
-    restricted: Kubectl, operator: Operator
-) -> None:
+def test_a_foreign_object_of_the_name_is_spared_and_blocks_ours(restricted: Kubectl, operator: Operator) -> None:
     restricted.run("create", "service", "clusterip", "books", "--tcp=80:80")
     theirs = restricted.get("service", "books")
     restricted.create(deployment())
@@ -90,7 +88,7 @@ def test_an_object_of_somebody_else_is_not_taken_over_and_ours_is_made_once_it_i
     assert restricted.get("service", "books")["metadata"]["uid"] != theirs["metadata"]["uid"]
 
 
-def test_everything_that_serves_appears_and_its_pods_are_taken_where_only_restricted_ones_are(books: Serving) -> None:
+def test_all_objects_appear_and_pod_security_restricted_admits_the_pods(books: Serving) -> None:
     kubectl = books.kubectl
     found = children(kubectl)
     ((name, cluster),) = clusters(kubectl).items()
@@ -110,7 +108,7 @@ def test_everything_that_serves_appears_and_its_pods_are_taken_where_only_restri
     assert not [event for event in kubectl.list("events") if "violates PodSecurity" in event.get("message", "")]
 
 
-def test_workers_that_the_autoscaler_asks_for_are_taken_too_and_become_endpoints(books: Serving) -> None:
+def test_workers_of_the_autoscaler_are_admitted_and_become_endpoints(books: Serving) -> None:
     """Ray's own autoscaler runs in the head's pod, which is a fake: this plays its part."""
     kubectl = books.kubectl
     ((name, cluster),) = clusters(kubectl).items()
@@ -183,7 +181,7 @@ def test_counts_that_the_autoscaler_set_are_not_touched(books: Serving) -> None:
     assert clusters(books.kubectl)[name]["spec"]["workerGroupSpecs"][1]["replicas"] == 2
 
 
-def test_in_place_a_new_cluster_comes_after_the_old_one_went_and_an_event_says_so_first(books: Serving) -> None:
+def test_in_place_a_new_cluster_starts_after_an_event_and_the_old_ones_end(books: Serving) -> None:
     ((old, _),) = clusters(books.kubectl).items()
     books.edit({"resources": {"limits": {"cpu": 3}}})
     seen: list[set[str]] = []

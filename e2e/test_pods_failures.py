@@ -50,7 +50,7 @@ def test_an_engine_that_is_gone_at_once_costs_its_own_streams_alone(books: InPod
         stream.close()
 
 
-def test_a_head_that_is_killed_without_redis_comes_back_and_available_says_so(books: InPods) -> None:
+def test_a_head_killed_without_redis_comes_back_and_available_shows_it(books: InPods) -> None:
     """Also how far the condition ever is from what a client sees, who asks ten times a second."""
     books.wait_ready(300)
     said: list[tuple[float, bool]] = []

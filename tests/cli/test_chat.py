@@ -82,7 +82,7 @@ def ready(endpoint: str) -> bool:
         return False
 
 
-def test_an_answer_shows_its_costs_and_the_next_turn_finds_its_prefix_cached(open_terminal) -> None:
+def test_an_answer_shows_its_costs_and_the_next_turn_hits_the_cache(open_terminal) -> None:
     terminal = open_terminal("--max-tokens", "40", "--system", "You are brief. " * 20)
     terminal.expect("> ")
     terminal.type("A question?\n")

@@ -160,9 +160,7 @@ def test_an_application_of_that_name_that_is_not_ours_is_not_touched(serve: Serv
     assert serve.puts == 0
 
 
-def test_suspended_it_is_taken_out_and_stopped_when_serve_has_nothing_of_it(
-    serve: Serve, running: LocalOperator
-) -> None:
+def test_suspend_removes_the_application_and_ends_when_serve_has_none(serve: Serve, running: LocalOperator) -> None:
     running.suspend()
     assert not running.round().stopped
     assert serve.declared == {}

@@ -58,7 +58,7 @@ def test_fields_are_added_and_none_is_lost(
     assert set(schema(render(), find).get("required", ())) <= set(schema(old, find)["required"])
 
 
-def test_the_definition_and_so_the_resources_survive_an_uninstall_of_either(
+def test_the_definition_and_its_resources_survive_an_uninstall(
     old: list[Document], render: Callable[..., list[Document]], find: Callable[..., Document]
 ) -> None:
     for documents in (old, render()):

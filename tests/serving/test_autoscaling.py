@@ -99,7 +99,7 @@ def test_one_more_that_has_not_reported_asks_for_no_other() -> None:
     assert policy(context(aggregated_metrics=load))[0] == 2
 
 
-def test_replicas_that_take_up_a_configuration_are_missed_for_a_moment_only() -> None:
+def test_replicas_that_apply_a_configuration_are_missed_for_a_moment_only() -> None:
     """Serve forgets the policy's state at each change of configuration, so the first call has none."""
     idle = {"aggregated_metrics": {SHARE: {"a": 0.0}}, "current_num_replicas": 1, "target_num_replicas": 3}
     count, state = policy(context(**idle))

@@ -40,7 +40,7 @@ def door(server: Server, name: str = "gateway") -> FrontDoor:
     return FrontDoor(server, "127.0.0.1", 1, 2, name=name)  # type: ignore[arg-type]
 
 
-async def test_the_first_gateway_listens_and_the_second_takes_over_when_it_drains() -> None:
+async def test_the_second_gateway_listens_when_the_first_drains() -> None:
     taken: set[int] = set()
     first, second = Server(taken), Server(taken)
     first_door, second_door = door(first), door(second)

@@ -79,7 +79,7 @@ def test_a_stream_that_cannot_be_opened_is_said_and_nothing_else_happens(
     assert f"cannot write logs to {tmp_path}: Is a directory" in caplog.text
 
 
-def test_the_containers_output_is_that_of_the_process_that_nothing_in_it_started(tmp_path: Path) -> None:
+def test_the_containers_output_is_that_of_its_first_process(tmp_path: Path) -> None:
     for pid, name, parent in ((os.getpid(), "ray::Replica", 40), (40, "ray) let (", 7), (7, "ray", 0), (1, "pause", 0)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {pid} 0 -1")

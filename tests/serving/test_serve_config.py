@@ -153,7 +153,7 @@ def test_a_fixed_count_is_the_autoscalers_too(replicas: int, expected: tuple[int
     assert "num_replicas" not in deployment(config(replicas=replicas), ENGINE)
 
 
-def test_autoscaling_carries_bounds_and_delays_and_leaves_the_policy_as_it_is() -> None:
+def test_autoscaling_carries_bounds_and_delays_and_keeps_the_policy() -> None:
     scaling = {
         "minReplicas": 2,
         "maxReplicas": 5,
