@@ -24,6 +24,7 @@ from octavo_api.serve_config import Bind, Placement, application
 from octavo_serving.local.local_ray import LocalRay, RunFolder
 from octavo_testing.processes import free_ports
 from octavo_testing.waiting import eventually
+from octavo_testing.web import get
 
 APP = "smollm2"
 VOCAB_SIZE = 49152
@@ -77,9 +78,7 @@ class Service:
         return time.monotonic() - start
 
     def live_engines(self) -> int:
-        import urllib.request
-
-        page = urllib.request.urlopen(f"{self.url}/metrics", timeout=2).read().decode().splitlines()
+        page = get(f"{self.url}/metrics", 2).splitlines()
         lines = [line for line in page if line.startswith("octavo_router_stream_state{") and 'state="live"' in line]
         return sum(float(line.rpartition(" ")[2]) > 0 for line in lines)
 

@@ -4,12 +4,12 @@ import contextlib
 import signal
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from octavo_testing.processes import Process, free_ports
+from octavo_testing.web import answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,9 @@ def stack(
             *_settings(router),
         )
         for process in (*engines, gateway):
-            process.wait("a ready gateway", lambda: _answers(f"http://127.0.0.1:{http}/ready"), timeout_s)
+            process.wait("a ready gateway", lambda: answers(f"http://127.0.0.1:{http}/ready"), timeout_s)
         yield Stack(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}", gateway, engines)
 
 
 def _settings(pairs: Sequence[str]) -> list[str]:
     return [f"--set={pair}" for pair in pairs]
-
-
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=2).close()
-    except OSError:
-        return False
-    return True

@@ -13,9 +13,10 @@ from octavo_testing.kube.cluster import Cluster
 from octavo_testing.kube.documents import deployment
 from octavo_testing.kube.kubectl import Kubectl
 from octavo_testing.kube.operator import Installation, Operator
-from octavo_testing.kube.serving import Serving, complete, get
+from octavo_testing.kube.serving import Serving, complete
 from octavo_testing.ray_host import RayHost
 from octavo_testing.waiting import eventually
+from octavo_testing.web import get
 
 pytestmark = pytest.mark.full
 

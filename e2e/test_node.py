@@ -1,6 +1,5 @@
 """A real node: what pods that Pod Security ``restricted`` admits can do on it."""
 
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from octavo_testing.kube.kubectl import Kubectl, Refused
 from octavo_testing.node.node import Node
 from octavo_testing.node.pods import pod
+from octavo_testing.web import get
 
 pytestmark = pytest.mark.node
 NAMESPACE = "pods"
@@ -74,9 +74,7 @@ def test_a_service_is_reached_by_name_from_a_pod(kubectl: Kubectl) -> None:
 
 
 def test_a_service_is_reached_by_its_address_from_this_machine(web: dict[str, Any]) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{web['spec']['clusterIP']}/", timeout=10) as answer:
-        assert "Directory listing" in answer.read().decode()
+    assert "Directory listing" in get(f"http://{web['spec']['clusterIP']}/")
 
 
 def _spec(ports: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import grpc
+import httpx
 import pytest
 
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
@@ -83,5 +84,5 @@ def test_a_deletion_leaves_nothing(books: InPods) -> None:
 def _answers(books: InPods, model: str) -> bool:
     try:
         return bool(complete(books.base, model, max_tokens=1))
-    except OSError:
+    except httpx.HTTPError:
         return False

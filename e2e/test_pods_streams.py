@@ -9,15 +9,16 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from octavo_testing.kube.kubectl import Refused
-from octavo_testing.kube.serving import get
 from octavo_testing.node import pods
 from octavo_testing.node.node import Node
 from octavo_testing.node.pods import InPods
 from octavo_testing.streams import Stream, none_was_cut, open_streams
 from octavo_testing.waiting import eventually
+from octavo_testing.web import get
 
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE = "streams"
@@ -118,7 +119,7 @@ def answering(books: InPods) -> set[str]:
     """The replicas that the gateway sends new requests to."""
     try:
         page = get(f"{books.base.removesuffix('/v1')}/metrics")
-    except OSError:
+    except httpx.HTTPError:
         return set()
     live = re.findall(r'^octavo_router_stream_state\{(?=[^}]*state="live")[^}]*replica="([^"]+)"[^}]*\} 1', page, re.M)
     return set(live)

@@ -2,14 +2,11 @@
 
 import gc
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-
-from octavo_testing.processes import free_ports
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -39,12 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Exempt torch, Ray and the tests themselves from garbage collection: they stay until the end."""
     gc.freeze()
-
-
-@pytest.fixture(scope="session")
-def draw_ports() -> Callable[[int], list[int]]:
-    """Return ports that nothing listens on."""
-    return free_ports
 
 
 TOGETHER = ("tests/kernels/", "tests/engine/runner/")

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo_serving.local.processes import descendants
-from octavo_testing.processes import Process, free_ports
+from octavo_testing.processes import Process, free_ports, listens
 from octavo_testing.waiting import eventually
 
 OCTAVO = (sys.executable, "-c", "from octavo_cli.main import main; main()")
@@ -71,11 +70,6 @@ class Up:
 def run_folders() -> set[Path]:
     """Return the folders of all runs of ``octavo up``."""
     return {folder for folder in Path("/tmp").glob("octavo-*") if (folder / "ray-token").exists()}
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextlib.contextmanager

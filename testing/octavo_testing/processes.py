@@ -162,6 +162,12 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+def listens(port: int) -> bool:
+    """Return whether a process listens on a port of the loopback interface."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def beside_python(program: str) -> Path:
     """A program of the environment that this runs in."""
     return Path(sys.executable).parent / program

@@ -1,19 +1,18 @@
 """A Ray on this machine that somebody else runs, as external mode finds it: dashboard, token, Serve's proxy."""
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
 import signal
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from octavo_serving.local.processes import adopt_orphans, descendants
 from octavo_testing.processes import Process, alive, beside_python, free_ports
@@ -60,16 +59,11 @@ class RayHost:
         _end(self.process)
 
     def _call(self, method: str, body: Mapping[str, Any] | None) -> Any:
-        request = urllib.request.Request(
-            f"{self.dashboard_url}/api/serve/applications/",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=30) as answer:
-            text = answer.read()
-        return json.loads(text) if text else {}
+        headers = {"Authorization": f"Bearer {self.token}"}
+        url = f"{self.dashboard_url}/api/serve/applications/"
+        answer = httpx.request(method, url, json=body, headers=headers, timeout=30, trust_env=False)
+        answer.raise_for_status()
+        return answer.json() if answer.content else {}
 
 
 @contextlib.contextmanager
@@ -140,7 +134,7 @@ def _start(folder: Path, cpus: int, environment: Mapping[str, str], timeout_s: f
 def _answers(host: RayHost) -> bool:
     try:
         host.serve()
-    except (urllib.error.URLError, OSError):
+    except httpx.HTTPError:
         return False
     return True
 

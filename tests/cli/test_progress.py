@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from octavo_cli.progress import last_report, progress, starting_logs, summary
-from octavo_operator.serve.details import cause, error_of, parse_application
+from octavo_operator.serve.details import error_line, error_of, parse_application
 
 OWN = """Traceback (most recent call last):
   File "replica.py", line 1, in initialize
@@ -15,13 +15,13 @@ lower kv_cache_memory_bytes"""
 
 
 def test_the_cause_is_our_own_error_without_its_traceback() -> None:
-    assert cause(OWN) == "weights need 4.0 GiB, allowed: 2.0 GiB\nlower kv_cache_memory_bytes"
+    assert error_line(OWN) == "weights need 4.0 GiB, allowed: 2.0 GiB\nlower kv_cache_memory_bytes"
 
 
 def test_the_cause_of_a_foreign_error_is_its_last_line() -> None:
-    assert cause("Traceback\n  File x\nOSError: disk on fire\n") == "OSError: disk on fire"
-    assert cause("nothing to see\nhere") == "here"
-    assert cause("") == ""
+    assert error_line("Traceback\n  File x\nOSError: disk on fire\n") == "OSError: disk on fire"
+    assert error_line("nothing to see\nhere") == "here"
+    assert error_line("") == ""
 
 
 def test_states_are_counted_and_replicas_that_start_say_how_far_they_are(tmp_path: Path) -> None:

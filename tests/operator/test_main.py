@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from octavo_testing.operator.fakes.contract_kube import deployment
+from octavo_testing.processes import free_ports
 
 
 async def status_of(port: int, path: str, host: str = "127.0.0.1") -> int:
@@ -23,11 +24,11 @@ async def status_of(port: int, path: str, host: str = "127.0.0.1") -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_at_once_with_status_0_and_json_logs(api_server, tmp_path, number, draw_ports):
+async def test_a_signal_ends_it_at_once_with_status_0_and_json_logs(api_server, tmp_path, number):
     document = deployment("default", "books")
     document["spec"]["rayCluster"] = {"external": {"dashboardURL": "http://127.0.0.1:9"}}
     api_server.api.create("user", document)
-    [port] = draw_ports(1)
+    [port] = free_ports(1)
     options = ["--image", "octavo:1", "--health-port", str(port), "--metrics-port", "0", "--log-format", "json"]
     options += ["--bind-address", "127.0.0.1"]
     with (tmp_path / "log").open("wb") as log:

@@ -1,8 +1,6 @@
 """etcd, API server, controller manager and scheduler: what every cluster of the tests has, wherever it runs."""
 
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from octavo_testing.kube import kubeconfig
 from octavo_testing.kube.audit import POLICY
 from octavo_testing.kube.tools import ensure
 from octavo_testing.processes import Launcher
+from octavo_testing.web import answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +143,4 @@ def _mutual_tls(ca: Path, certificate: Path, key: Path) -> tuple[str, ...]:
 def _answers(url: str, ca: Path, folder: Path) -> bool:
     context = ssl.create_default_context(cafile=str(ca))
     context.load_cert_chain(folder / "admin.crt", folder / "admin.key")
-    try:
-        with urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        ).open(url, timeout=5):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+    return answers(url, context)

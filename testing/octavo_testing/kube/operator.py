@@ -5,8 +5,6 @@ import re
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from octavo_testing.kube.helm import CHART, Helm
 from octavo_testing.kube.kubectl import Kubectl, Refused
 from octavo_testing.processes import Process, beside_python, free_ports
 from octavo_testing.waiting import eventually
+from octavo_testing.web import answers, get
 
 RELEASE = "octavo"
 IMAGE = "ghcr.io/octavo-dev/octavo-server:0.1.0"
@@ -163,27 +162,13 @@ class Operator:
         self.stop()
 
     def healthy(self) -> bool:
-        try:
-            _read(f"{_url(self._health_port)}/readyz")
-        except (urllib.error.URLError, OSError):
-            return False
-        return True
+        return answers(f"http://127.0.0.1:{self._health_port}/readyz")
 
     def metric(self, name: str, labels: Sequence[str] = ()) -> float:
         """Sum of a metric's samples that carry all ``labels``, each ``name="value"``."""
-        page = _read(f"{_url(self._metrics_port)}/metrics")
+        page = get(f"http://127.0.0.1:{self._metrics_port}/metrics")
         pattern = re.compile(rf"^{re.escape(name)}(\{{[^}}]*\}})? (\S+)", re.MULTILINE)
         return sum(float(value) for held, value in pattern.findall(page) if all(label in held for label in labels))
 
     def log(self) -> str:
         return Path(self.process.log).read_text()
-
-
-def _url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
-
-
-def _read(url: str) -> str:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=5) as answer:
-        return str(answer.read().decode())

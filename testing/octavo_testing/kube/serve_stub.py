@@ -7,19 +7,18 @@ DELETE removes it. The same fake answers the operator's own tests, where it is h
 import argparse
 import asyncio
 import contextlib
-import socket
 import sys
-import urllib.request
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 from aiohttp import web
 from yarl import URL
 
 from octavo_testing.operator.fakes.serve_http import FakeServe
-from octavo_testing.processes import Process, free_ports
+from octavo_testing.processes import Process, free_ports, listens
 
 _API = "/api/"
 
@@ -44,9 +43,7 @@ class Stub:
 
     def forget(self, namespace: str, cluster: str) -> None:
         """Its head is gone: another of the same name would know nothing."""
-        request = urllib.request.Request(f"{self.url}/{namespace}/{cluster}{_API}", method="DELETE")
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5):
-            return
+        httpx.delete(f"{self.url}/{namespace}/{cluster}{_API}", trust_env=False).raise_for_status()
 
 
 @contextlib.contextmanager
@@ -56,7 +53,7 @@ def running_stub(folder: Path, *, speed: float = 50.0, hosts: int = 1) -> Iterat
     command.append(f"--hosts={hosts}")
     process = Process.start("serve-stub", command, folder)
     try:
-        process.wait("listening", lambda: _listens(port), 30)
+        process.wait("listening", lambda: listens(port), 30)
         yield Stub(f"http://127.0.0.1:{port}", process, hosts)
     finally:
         process.stop()
@@ -64,11 +61,6 @@ def running_stub(folder: Path, *, speed: float = 50.0, hosts: int = 1) -> Iterat
 
 def _host(number: int) -> str:
     return f"127.0.0.{number + 1}"
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Dashboards:

@@ -2,15 +2,15 @@
 
 import json
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from octavo_testing.kube.kubectl import Kubectl, Refused
 from octavo_testing.waiting import eventually
 
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 KIND = "servingdeployments.serving.octavo.dev"
 
 
@@ -34,8 +34,7 @@ class Serving:
         return dict(self.document.get("status") or {})
 
     def condition(self, type_: str) -> dict[str, Any]:
-        conditions = self.status.get("conditions", [])
-        return next((dict(c) for c in conditions if c["type"] == type_), {})
+        return self.kubectl.condition(KIND, self.name, type_)
 
     def says(self, type_: str, status: str, reason: str = "") -> bool:
         """Whether a condition, about the current generation, has this status and reason."""
@@ -93,13 +92,5 @@ def complete(
 ) -> str:
     """Text of one completion at an OpenAI base address, with ``/v1`` in it."""
     body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0}
-    request = urllib.request.Request(
-        f"{base}/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with _OPENER.open(request, timeout=timeout_s) as answer:
-        return str(json.load(answer)["choices"][0]["text"])
-
-
-def get(url: str, timeout_s: float = 10) -> str:
-    with _OPENER.open(url, timeout=timeout_s) as answer:
-        return str(answer.read().decode())
+    answer = httpx.post(f"{base}/completions", json=body, timeout=timeout_s, trust_env=False).raise_for_status()
+    return str(answer.json()["choices"][0]["text"])

@@ -8,6 +8,7 @@ from octavo_api.errors import (
     NoReplica,
 )
 from octavo_router.fleet.replica_status import ReplicaAddress
+from octavo_testing.processes import free_ports
 
 
 async def test_without_any_known_replica_a_request_is_rejected_at_once(fleet, monkeypatch):
@@ -29,9 +30,9 @@ async def test_a_request_waits_a_moment_for_a_connecting_replica(fleet, monkeypa
     assert (await fleet.ask())[0] == {0: [0, 1, 2]}
 
 
-async def test_a_request_does_not_wait_long_for_an_unreachable_replica(fleet, draw_ports):
+async def test_a_request_does_not_wait_long_for_an_unreachable_replica(fleet):
     await fleet.start()
-    fleet.pool.update_replicas([ReplicaAddress("a", "127.0.0.1", *draw_ports(1))])
+    fleet.pool.update_replicas([ReplicaAddress("a", "127.0.0.1", *free_ports(1))])
     with pytest.raises(NoReplica, match="a: connecting"):
         async with asyncio.timeout(20):
             await fleet.ask()
