@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from octavo_operator.model.actions import Apply, Delete
+from octavo_operator.model.actions import Apply, CreateSecret, Delete
 from octavo_operator.objects.matching import covers
 
 
@@ -95,11 +95,10 @@ def test_the_network_policy_comes_and_goes_with_the_spec(serving):
     assert ("NetworkPolicy", "qwen-ray") not in w.children
 
 
-def test_the_token_secret_has_no_value_in_a_plan(serving):
-    w = serving()
-    secret = w.children["Secret", "qwen-ray-token"]
-    assert secret["keys"] == ["auth_token"]
-    assert not secret.keys() & {"data", "stringData"}
+def test_the_token_secret_has_no_value_in_a_plan(world):
+    (create,) = (action for action in world().step().actions if isinstance(action, CreateSecret))
+    assert create.keys == ("auth_token",)
+    assert not create.document.keys() & {"data", "stringData"}
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_new_cluster_starts_beside_switches_when_all_is_up_drains_and_deletes_th
     w.pods_follow()
     assert w.step().actions == (), "one of two engines is not all"
     app.run()
-    w.clusters[new]["status"] = {"readyWorkerReplicas": 2}
+    w.report(new, readyWorkerReplicas=2)
     assert w.step().actions == (), "a gateway's pod is not ready"
     w.pods_follow()
     assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == old
@@ -195,7 +195,7 @@ def test_a_new_cluster_takes_over_as_many_engines_as_the_load_had_called_for(ser
     app = w.rays[w.address(new)].apps["qwen"]
     app.run(engines=3)
     app.replicas["Engine"] = ["RUNNING", "STARTING", "STARTING"]
-    w.clusters[new]["status"] = {"readyWorkerReplicas": 4}
+    w.report(new, readyWorkerReplicas=4)
     assert w.step().actions == (), "one of three engines is not all"
     app.run(engines=3)
     assert kinds(w.step().actions) == ["Service"]
@@ -209,7 +209,7 @@ def test_new_cluster_without_room_keeps_the_old_and_editing_back_drops_the_new(s
     w.edit(rayCluster__managed={"image": "octavo:2"})
     w.step()
     (new,) = set(w.clusters) - {old}
-    w.clusters[new]["_message"] = "0/3 nodes are available: 3 Insufficient cpu"
+    w.report(new, reason="0/3 nodes are available: 3 Insufficient cpu")
     w.step()
     w.tick(100)
     w.step()
@@ -230,8 +230,8 @@ def test_an_edit_during_a_roll_drops_the_pending_cluster_of_the_edit_before(serv
     (second,) = set(w.clusters) - {old}
     w.edit(rayCluster__managed={"image": "octavo:3"})
     w.step()
-    assert w.clusters[second]["_deleting"]
-    assert not w.clusters[old]["_deleting"]
+    assert w.is_deleting(second)
+    assert not w.is_deleting(old)
     w.settle()
     assert w.cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] == "octavo:3"
 
@@ -242,7 +242,7 @@ def test_an_active_cluster_is_never_deleted_before_another_serves(serving):
     w.edit(rayCluster__managed={"image": "octavo:2"})
     for _ in range(20):
         w.step()
-        assert not w.clusters[old]["_deleting"]
+        assert not w.is_deleting(old)
 
 
 def test_a_failed_deployment_keeps_the_old_replicas_and_is_tried_again_slowly(serving):
@@ -361,7 +361,7 @@ def test_a_put_that_failed_is_not_taken_for_drift(serving):
 
 def test_a_deleted_ray_cluster_is_made_again_once_it_is_gone(serving):
     w = serving()
-    w.cluster["_deleting"] = True
+    w.delete_cluster(w.cluster["metadata"]["name"])
     assert w.step().actions == ()
     assert w.condition("RayClusterReady") == ("False", "RayClusterPending")
     w.finish_deletions()
@@ -376,7 +376,7 @@ def test_a_deleted_ray_cluster_is_made_again_once_it_is_gone(serving):
 def test_a_deleted_or_edited_child_is_set_right(serving, child):
     w = serving({"replicas": 3, "rayCluster": {"managed": {"networkPolicy": True}}})
     kind, _name = child
-    saved = w.children.pop(child)
+    saved = w.remove(*child)
     assert kinds(w.step().actions) == [kind]
     assert w.children[child]["spec"] == saved["spec"]
     w.forget()
@@ -389,7 +389,7 @@ def test_a_deleted_or_edited_child_is_set_right(serving, child):
 
 def test_a_lost_token_secret_is_made_again(serving):
     w = serving()
-    del w.children["Secret", "qwen-ray-token"]
+    w.remove("Secret", "qwen-ray-token")
     (action,) = w.step().actions
     assert isinstance(action, CreateSecret)
     assert action.keys == ("auth_token",)

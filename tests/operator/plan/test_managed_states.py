@@ -151,13 +151,13 @@ def test_waiting_is_looked_at_less_and_less(world):
 
 def test_without_kuberay_it_says_the_command_and_goes_on_when_it_comes(world):
     w = world()
-    w.kuberay = False
+    w.install_kuberay(installed=False)
     w.step()
     assert w.condition("RayClusterReady") == ("False", "KubeRayNotInstalled")
     assert "helm install kuberay-operator" in w.message("RayClusterReady")
     assert w.condition("Stalled") == ("True", "KubeRayNotInstalled")
     assert "KubeRayNotInstalled" in w.reasons
-    w.kuberay = True
+    w.install_kuberay(installed=True)
     w.settle()
     assert w.condition("Ready") == ("True", "Serving")
 
@@ -281,7 +281,7 @@ def test_a_cluster_made_by_another_version_keeps_its_templates(serving):
 def test_a_namespace_that_ends_is_left_alone(serving):
     w = serving()
     w.terminating = True
-    w.children.clear()
+    w.remove_children()
     before = copy.deepcopy(w.status)
     made = w.step()
     assert made.actions == ()
@@ -329,10 +329,10 @@ def test_without_service_and_status_the_oldest_cluster_has_the_traffic(serving):
     w.edit(rayCluster__managed={"image": "octavo:2"})
     w.step()
     w.edit(rayCluster__managed={"image": "octavo:3"})
-    w.children.clear()
+    w.remove_children()
     w.status = {}
     w.step()
-    assert not w.clusters[old]["_deleting"]
+    assert not w.is_deleting(old)
     assert w.children["Service", "qwen"]["spec"]["selector"]["ray.io/cluster"] == old
 
 

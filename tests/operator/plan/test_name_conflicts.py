@@ -64,7 +64,7 @@ def test_several_objects_in_the_way_are_all_named(world):
 
 def test_a_new_object_is_made_and_one_that_is_there_is_changed_by_its_uid(serving):
     w = serving({"replicas": 2})
-    del w.children["PodDisruptionBudget", "qwen-engine"]
+    w.remove("PodDisruptionBudget", "qwen-engine")
     w.children["Service", "qwen"]["spec"]["type"] = "NodePort"
     applied = {action.document["kind"]: action.uid for action in w.step().actions if isinstance(action, Apply)}
     uid = w.children["Service", "qwen"]["metadata"]["uid"]

@@ -69,12 +69,12 @@ def _drift(w):
 
 def _kill_child(w):
     if w.children:
-        w.children.pop(sorted(w.children)[0])
+        w.remove(*sorted(w.children)[0])
 
 
 def _kill_cluster(w):
-    for cluster in w.clusters.values():
-        cluster["_deleting"] = True
+    for cluster in w.clusters:
+        w.delete_cluster(cluster)
 
 
 def _secret(missing):
@@ -242,7 +242,7 @@ def test_the_same_plan_twice_does_no_more_than_once(world, script):
         again = copy.deepcopy(w)
         for action in made.actions[:count]:
             if not isinstance(action, PatchCluster):
-                again._act(copy.deepcopy(action))
+                again.execute(action)
         again.tick()
         heal(again)
         at_rest(again)
