@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs the tests in tiers, cheapest first, and says how long each took. Stops at the first tier that fails.
-# The first three run on all cores, a process each; in the others each test is given the machine.
-# Arguments are tiers (fast, kernels, operator, model, levels, ray); without any, all of them. The tier "levels" runs
-# the kernels and "same answer every way" on each instruction set of the processor but the best, which the others use.
+# Run the tests in tiers, cheapest first, and print the seconds of each. Stop at the first tier that fails.
+# Arguments are tiers: fast, kernels, operator, model, levels, ray. Without arguments, all of them run.
+# Tiers fast, kernels, operator and levels use one process per core. In model and ray, a test has the machine alone.
+# The tier levels runs the kernels and "same answer every way" on each instruction set of the processor except the best
+# one, which the other tiers use.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-# Where Python may keep no bytecode, each process compiles what it imports: seconds, and the tests start hundreds.
+# Without bytecode files, each process compiles the modules that it imports: seconds, and the tests start hundreds.
 unset PYTHONDONTWRITEBYTECODE
 
 declare -A selection=(
@@ -17,7 +18,7 @@ declare -A selection=(
   [levels]="not ray"
   [ray]="ray"
 )
-# What is named or left out by folder need not be imported to be left out by its mark.
+# Folders are named or ignored here, so that pytest does not import them only to deselect their tests.
 kernels=(tests/kernels tests/engine/runner)
 operator=(tests/operator tests/helm tests/manifests tests/images)
 others=("${kernels[@]}" "${operator[@]}")
@@ -30,7 +31,7 @@ read -ra tiers <<<"${tiers[*]}"
 report=()
 
 run() {
-  # shellcheck disable=SC2086 # words, not one
+  # shellcheck disable=SC2086 # several words
   .venv/bin/python -m pytest ${folders[$1]:-} -q -m "${selection[$1]}" -n "${workers[$1]}" --dist=loadfile \
     --durations=5 --durations-min=2
 }
@@ -59,7 +60,7 @@ for tier in "${tiers[@]}"; do
   fi
   status=$?
   report+=("tier $tier: $((SECONDS - began)) s, exit status $status")
-  # 5: a tier without a test is no failure.
+  # Status 5 means that a tier has no tests, which is not a failure.
   if ((status != 0 && status != 5)); then
     printf '%s\n' "${report[@]}"
     exit "$status"
