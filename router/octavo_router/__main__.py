@@ -98,7 +98,7 @@ async def _terminated() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="octavo_router", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m octavo_router", description="Serve HTTP and gRPC over engines.")
     parser.add_argument("--model", default=model_source.EMBEDDED, help="URI of the model (default: %(default)s)")
     parser.add_argument("--revision", help="commit, tag or branch of a hf:// model")
     parser.add_argument("--served-name", help="the model's name in requests (default: the last part of the URI)")
