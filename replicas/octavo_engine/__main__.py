@@ -39,25 +39,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m octavo_engine", description="Serves one engine replica to gateways over gRPC."
+        prog="python -m octavo_engine", description="Serve one engine replica to gateways over gRPC."
     )
     parser.add_argument("--model", required=True, help="address of the model, as in spec.model.uri")
     parser.add_argument("--revision", help="branch, tag or commit of a hub model")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
-    parser.add_argument("--replica", default=f"engine-{os.getpid()}", help="name that gateways show")
-    parser.add_argument("--secret-file", type=Path, help="file with the secret that gateways must show")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine setting")
-    parser.add_argument("--num-cpus", type=float, help="processors to compute with (default: those of the cgroup)")
-    parser.add_argument("--replicas-on-node", type=int, default=1, help="engines that share this machine's memory")
+    parser.add_argument("--host", default="127.0.0.1", help="address of the service (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="port of the service; 0 chooses a free one (default)")
     parser.add_argument(
-        "--drain-seconds", type=float, default=DRAIN_SECONDS, help="how long SIGTERM waits for running requests"
+        "--replica", default=f"engine-{os.getpid()}", help="name of this replica in logs and metrics of gateways"
     )
-    load_test = parser.add_argument_group("load tests", "an engine that makes tokens up, in a given time")
-    load_test.add_argument("--synthetic", action="store_true", help="--model is synthetic://VOCAB_SIZE")
-    load_test.add_argument("--synthetic-step-ms", type=float, default=10.0, help="time of a step")
-    load_test.add_argument("--synthetic-token-us", type=float, default=0.0, help="added for each token of a step")
-    load_test.add_argument("--synthetic-blocks", type=int, default=4096, help="blocks of the KV cache")
+    parser.add_argument("--secret-file", type=Path, help="file with the secret that gateways must send")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an engine setting; repeatable")
+    parser.add_argument("--num-cpus", type=float, help="CPUs to compute with (default: the limit of the cgroup)")
+    parser.add_argument(
+        "--replicas-on-node",
+        type=int,
+        default=1,
+        help="number of engines that share the memory of this machine (default: 1)",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=DRAIN_SECONDS,
+        help="seconds that SIGTERM waits for running requests (default: 600)",
+    )
+    load_test = parser.add_argument_group("load tests", "an engine without a model: made-up tokens in a given time")
+    load_test.add_argument(
+        "--synthetic", action="store_true", help="use the synthetic engine; --model is synthetic://VOCAB_SIZE"
+    )
+    load_test.add_argument("--synthetic-step-ms", type=float, default=10.0, help="milliseconds of a step (default: 10)")
+    load_test.add_argument(
+        "--synthetic-token-us", type=float, default=0.0, help="microseconds added for each token of a step (default: 0)"
+    )
+    load_test.add_argument("--synthetic-blocks", type=int, default=4096, help="blocks of the KV cache (default: 4096)")
     return parser
 
 

@@ -164,10 +164,10 @@ class Peer:
         if self._wake_later is not None:
             self._wake_later.cancel()
         if self.live:
-            logger.info("%s is gone, aborting its %d requests", self.gateway, len(self.live))
+            logger.info("%s has disconnected, aborting its %d requests", self.gateway, len(self.live))
         for request in self.live.values():
             self._engine.abort(request)
-            _log_end(request, "its gateway is gone")
+            _log_end(request, "its gateway has disconnected")
         self.live.clear()
         self._on_change()
 
@@ -199,7 +199,9 @@ class Peer:
                 case "snapshot_request":
                     self._engine.request_snapshot(self)
                 case other:
-                    logger.warning("%s sent %s, which means nothing here; ignored", self.gateway, other)
+                    logger.warning(
+                        "ignored a message of %s: got %s, allowed: submit, abort, snapshot_request", self.gateway, other
+                    )
 
     def _submit(self, submit: replica_pb2.Submit) -> None:
         request = LiveRequest(self, submit)
@@ -208,7 +210,7 @@ class Peer:
                 self._engine.abort(self.live[submit.id])
                 raise InvalidRequest.field("id", submit.id, "one that no running request of this stream has")
             if self._is_draining():
-                raise Draining("the replica is shutting down and takes no new requests")
+                raise Draining("the replica is shutting down and accepts no new requests")
             new = self._intake.read(submit, request, self._engine.clock())
         except RequestError as error:
             self._end(submit.id, error)

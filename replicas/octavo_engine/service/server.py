@@ -89,7 +89,7 @@ class EngineServer:
     ) -> Self:
         """Start the engine's thread and listen on ``host:port``; port 0 takes a free one.
 
-        Gateways must show ``secret`` if it is not empty. Raises ``PortInUse``, or ``StartupError`` if the server cannot
+        Gateways must send ``secret`` if it is not empty. Raises ``PortInUse``, or ``StartupError`` if the server cannot
         listen on the address.
         """
         server = cls(loaded, replica=replica, secret=secret)
@@ -153,7 +153,7 @@ class EngineServer:
         if self._ticker is not None:
             self._ticker.cancel()
         if not await asyncio.to_thread(self._engine.stop, STOP_TIMEOUT_S):
-            logger.warning("the engine is still in a step %s s after it was asked to stop", STOP_TIMEOUT_S)
+            logger.warning("the engine's step has not ended within %s s of the stop", STOP_TIMEOUT_S)
 
     def check_secret(self, shown: str) -> bool:
         """Compare in a time that reveals nothing about the secret."""
@@ -237,7 +237,9 @@ class EngineServer:
             stalled = self._engine.heartbeat_age_s() > STALLED_AFTER_S
             for peer, task in self._peers.items():
                 if peer.blocked_s(now) > BLOCKED_TIMEOUT_S:
-                    logger.error("%s has taken nothing for %d s, ending its stream", peer.gateway, BLOCKED_TIMEOUT_S)
+                    logger.error(
+                        "%s has accepted no message for %d s, ending its stream", peer.gateway, BLOCKED_TIMEOUT_S
+                    )
                     peer.timed_out = True
                     task.cancel()
                 elif now - peer.sent_at > BEAT_INTERVAL_S / 2 and not stalled:
@@ -245,7 +247,7 @@ class EngineServer:
 
 
 class _Servicer(replica_pb2_grpc.ReplicaServicer):
-    """Admission of gateways that show the secret and have the same protocol version."""
+    """Admission of gateways that send the secret and have the same protocol version."""
 
     def __init__(self, server: EngineServer) -> None:
         self._server = server
@@ -266,7 +268,7 @@ class _Servicer(replica_pb2_grpc.ReplicaServicer):
             # gRPC sends a client no status for a call whose task was cancelled, so the client would wait forever. If
             # the connection ends while the status waits behind unread messages, gRPC raises InternalError.
             with suppress(grpc.aio.InternalError):
-                await context.abort(grpc.StatusCode.ABORTED, f"nothing was taken for {BLOCKED_TIMEOUT_S:g} s")
+                await context.abort(grpc.StatusCode.ABORTED, f"no message was accepted for {BLOCKED_TIMEOUT_S:g} s")
 
     async def _greeting(self, context: Context) -> replica_pb2.Greeting:
         message = None

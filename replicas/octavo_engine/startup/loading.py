@@ -49,7 +49,7 @@ def load_engine(
     All checks that need no weights run before any weight is read.
     """
     machine = machine or Machine()
-    report(f"looking for {model_uri}")
+    report(f"locating {model_uri}")
     plan = plan_engine(
         locate(model_uri, revision),
         settings,

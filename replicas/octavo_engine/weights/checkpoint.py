@@ -46,7 +46,7 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, Shape], ignorab
     faults = [f"{name}: missing" for name in expected if name not in found]
     for name, shape in found.items():
         if name in expected and shape != expected[name]:
-            faults.append(f"{name}: got shape {list(shape)}, the configuration says {list(expected[name])}")
+            faults.append(f"{name}: got shape {list(shape)}, allowed: {list(expected[name])}")
         elif name not in expected and not name.endswith(tuple(ignorable)):
             faults.append(f"{name}: not a tensor of {checkpoint.config.family}")
     if faults:

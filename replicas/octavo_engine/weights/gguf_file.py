@@ -75,14 +75,16 @@ class GgufFile:
             kind = gguf.GGMLQuantizationType(type_id)
             block, size = gguf.GGML_QUANT_SIZES[kind]
         except (ValueError, KeyError):
-            raise ModelError(f"{self.path}: {name}: got tensor type {type_id}, which is unknown") from None
+            raise ModelError(
+                f"{self.path}: {name}: got tensor type {type_id}, allowed: the types of the package gguf"
+            ) from None
         if shape[-1] % block:
             raise ModelError(f"{self.path}: {name}: rows of {shape[-1]} are no multiple of {kind.name}'s block {block}")
         nbytes = math.prod(shape) // block * size
         end = start + offset + nbytes
         if end > len(self._data):
             raise ModelError(
-                f"{self.path}: truncated: {name} ends at byte {end}, the file has {len(self._data)}; fetch it again"
+                f"{self.path}: truncated: {name} ends at byte {end}, the file has {len(self._data)}; download it again"
             )
         try:
             dequantize(np.zeros(size, np.uint8), kind)

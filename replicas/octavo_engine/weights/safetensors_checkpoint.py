@@ -62,7 +62,7 @@ class SafetensorsCheckpoint:
             if piece.get_dtype() not in _FLOATS:
                 raise ModelError(f"{path}: {name}: got {piece.get_dtype()}, allowed: {', '.join(_FLOATS)}")
             if name in self._homes:
-                raise ModelError(f"{path}: {name}: another file holds it too")
+                raise ModelError(f"{path}: {name}: a tensor of this name is in another file too")
             self._homes[name] = path
             self.shapes[name] = tuple(piece.get_shape())
 
@@ -81,7 +81,7 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise ModelError(f"{folder}: the folder holds no .safetensors file")
     if missing := [file.name for file in files if not file.is_file()]:
-        raise ModelError(f"{index}: names files that are not there: {', '.join(missing)}")
+        raise ModelError(f"{index}: missing files: {', '.join(missing)}")
     return files
 
 

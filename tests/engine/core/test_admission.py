@@ -16,7 +16,7 @@ from octavo_testing.engine.core_session import Session, assert_expected, run_to_
 from octavo_testing.engine.fake_runner import expected_output
 
 
-def test_a_prompt_beyond_the_whole_cache_is_refused_with_both_numbers_and_the_next_runs():
+def test_a_prompt_beyond_the_cache_is_rejected_with_both_numbers():
     core = create_core(num_blocks=4)
     with pytest.raises(CacheCapacityExceeded, match=r"17 prompt tokens \+ 1 output tokens = 18.*16") as refused:
         core.add_request(new_request("big", random_prompt(17), max_tokens=None), 0.0)

@@ -92,7 +92,7 @@ def test_the_first_choice_may_end_at_once_while_others_go_on(steps_in_flight):
 
 
 @pytest.mark.parametrize(("caching", "recomputed"), [(True, 10 - 8), (False, 10)])
-def test_a_choice_that_waited_for_a_row_computes_again_what_the_cache_has_not(caching, recomputed):
+def test_a_choice_that_waited_for_a_row_recomputes_uncached_tokens(caching, recomputed):
     core = create_core(max_num_seqs=1, enable_prefix_caching=caching)
     run_to_completion(core, [new_request("r", random_prompt(10), n=2, max_tokens=3)])
     load = core.load()

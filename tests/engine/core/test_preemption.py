@@ -113,7 +113,7 @@ def test_a_second_look_into_the_cache_is_not_counted():
     assert (load.prompt_tokens_total, load.generation_tokens_total) == (10, 8)
 
 
-def test_with_a_plan_in_flight_the_victim_is_one_and_the_needy_waits_for_its_blocks():
+def test_with_a_plan_in_flight_one_victim_is_preempted_and_awaited():
     core = create_core(num_blocks=9, max_num_seqs=3, steps_in_flight=2)
     requests = create_requests(3, length=11, max_tokens=12)
     session = Session(core).add(*requests)

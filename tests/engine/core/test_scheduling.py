@@ -163,7 +163,7 @@ def test_commits_come_in_the_order_of_plans():
         session.core.commit(outputs[1], 0.0)
 
 
-def test_an_output_that_lacks_a_token_is_refused_and_the_step_can_still_fail():
+def test_an_output_that_lacks_a_token_is_rejected_and_can_still_fail():
     session = Session(create_core()).add(*create_requests(1))
     plan = session.schedule()
     with pytest.raises(ValueError, match="got 0 tokens"):
@@ -189,7 +189,7 @@ def test_load_says_what_waits_and_what_is_left_to_compute():
     session.run().assert_idle()
 
 
-def test_a_queue_gives_the_smallest_key_first_and_forgets_what_was_taken_out():
+def test_a_queue_returns_the_smallest_key_and_drops_removed_sequences():
     core = create_core(max_num_seqs=1, scheduling_policy=SchedulingPolicy.PRIORITY)
     core.add_request(new_request("first", random_prompt(2)), 0.0)
     core.schedule(0.0)

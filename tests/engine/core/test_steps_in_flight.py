@@ -31,7 +31,7 @@ def test_a_fork_point_is_sampled_for_all_choices_once():
     session.run().assert_idle()
 
 
-def test_a_step_planned_past_an_end_is_stale_and_keeps_its_blocks_until_it_is_committed():
+def test_a_step_past_an_end_is_stale_and_keeps_its_blocks_until_commit():
     tokens = random_prompt(7)
     stop = expected_output(new_request("r", tokens))[0]
     core = create_core(steps_in_flight=2, num_blocks=4)
@@ -52,7 +52,7 @@ def test_a_step_planned_past_an_end_is_stale_and_keeps_its_blocks_until_it_is_co
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_aborts_and_preemptions_give_the_tokens_of_one_step_at_a_time(seed):
+def test_steps_in_flight_give_the_tokens_of_single_steps(seed):
     print("seed", seed)
     ends = []
     for depth in (1, 2, 3):

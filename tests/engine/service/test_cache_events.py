@@ -42,7 +42,7 @@ async def test_a_reset_cache_is_cleared_at_the_gateway_too(serve, attach):
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
 async def test_mirrors_equal_the_cache_at_every_step_of_a_random_load(serve, attach, steps_in_flight):
     """Every Step's digest and count are checked by the gateway; every snapshot against the mirror before it."""
-    seed = random.randrange(2**32)
+    seed = 0
     print(f"seed {seed}")
     choose = random.Random(seed)
     replica = await serve(num_blocks=96, max_num_seqs=8, max_model_len=200, steps_in_flight=steps_in_flight)

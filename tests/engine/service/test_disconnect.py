@@ -105,7 +105,7 @@ async def test_with_several_choices(serve, attach_two, caplog):
     await leaver.until(lambda: len(received.tokens[3]) > 3)
     await leave(leaver, observer)
     await gone_soon(replica, observer)
-    assert "request ended: its gateway is gone" in caplog.messages
+    assert "request ended: its gateway has disconnected" in caplog.messages
 
 
 async def test_with_two_steps_in_flight(serve, attach_two):

@@ -84,7 +84,7 @@ def test_steps_are_numbered_and_carry_the_newest_state():
     assert first.step.digest.xor == 3
 
 
-def test_events_beyond_the_bound_are_dropped_and_said_to_be_lost_until_a_snapshot():
+def test_events_beyond_the_bound_are_dropped_and_reported_as_lost():
     outbox = Outbox(7, state(), max_pending_hashes=3)
     outbox.add_events(stored(1, 2), 2)
     outbox.add_events(stored(3, 4), 2)
@@ -103,7 +103,7 @@ def test_events_beyond_the_bound_are_dropped_and_said_to_be_lost_until_a_snapsho
     assert [list(event.stored.hashes) for event in step.step.events] == [[6]]
 
 
-def test_a_snapshot_replaces_the_events_before_it_and_comes_before_the_step():
+def test_a_snapshot_replaces_earlier_events_and_precedes_the_step():
     outbox = Outbox(7, state())
     outbox.take()
     outbox.add_events(stored(1), 1)

@@ -247,9 +247,7 @@ async def test_a_refusal_does_not_wait_for_the_step(serve, attach):
         (PROMPT, {"hashes": bytes(16 * 5)}, "InvalidRequest"),
     ],
 )
-async def test_what_the_engine_cannot_compute_is_refused_and_nothing_else_is_disturbed(
-    serve, attach, prompt, options, expected
-):
+async def test_a_request_that_cannot_run_is_rejected_alone(serve, attach, prompt, options, expected):
     gateway = await attach(await serve(num_blocks=64))
     other = await gateway.submit(1, PROMPT, max_tokens=30) if "hashes" not in options else None
     refused = await gateway.submit(2, prompt, **options)

@@ -60,7 +60,7 @@ class PrefixCache:
     def evict(self, node: CacheNode) -> None:
         """Drop an unused leaf. Raises ``AssertionError`` for any other node: routers rely on prefixes."""
         if node.children or len(node.blocks) != 1:
-            raise AssertionError(f"block {node.blocks[0].id} was to be evicted before what follows it")
+            raise AssertionError(f"block {node.blocks[0].id} would be evicted before the blocks that follow it")
         del self.nodes[node.hash]
         node.blocks[0].node = None
         if node.parent is not None:
