@@ -1,6 +1,6 @@
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
@@ -14,12 +14,13 @@ from octavo_operator.serve.client import ServeClient
 from octavo_testing.operator.deployments import DEFAULTS
 from octavo_testing.operator.fakes.api_http import FakeApiServer
 from octavo_testing.operator.fakes.serve_http import RAY_VERSION, FakeServe
+from octavo_testing.operator.plan_world import PlanWorld, serving_world
 
 
 @pytest.fixture
 async def api_server(tmp_path, monkeypatch) -> AsyncIterator[FakeApiServer]:
-    """An API server in this process; ``KUBECONFIG`` leads there."""
-    async with FakeApiServer(seed=random.randrange(2**32)) as server:
+    """Start an API server in this process, to which ``KUBECONFIG`` leads."""
+    async with FakeApiServer() as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
         yield server
 
@@ -38,10 +39,10 @@ def kube(http_api) -> Kube:
 
 @pytest.fixture
 async def ray_serve(monkeypatch) -> AsyncIterator[FakeServe]:
-    """A Ray dashboard in this process. Its clock is fast, and so is who waits for its jobs."""
+    """Start a Ray dashboard in this process. Its clock is fast, and the operator polls its jobs fast."""
     monkeypatch.setattr(import_check, "POLL_S", 0.01)
     monkeypatch.setattr(import_check, "DELETION_SETTLE_S", 0.05)
-    async with FakeServe(seed=random.randrange(2**32)) as serve:
+    async with FakeServe() as serve:
         yield serve
 
 
@@ -62,3 +63,13 @@ def make(kube, serve_client):
         return Reconciler(kube, serve_client, time, DEFAULTS, plan=planner, rng=random.Random(1))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def world() -> Callable[..., PlanWorld]:
+    return PlanWorld
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., PlanWorld]:
+    return serving_world

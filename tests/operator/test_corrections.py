@@ -59,7 +59,7 @@ def test_a_changed_port_is_set_back_although_its_name_is_taken() -> None:
     assert service_ports(run_by_hand(edited("Service", change))) == [("http", 8000), ("grpc", 9000)]
 
 
-def test_a_deleted_token_makes_the_cluster_again_because_it_can_not_be_told_anything() -> None:
+def test_a_deleted_token_recreates_the_cluster() -> None:
     for strategy in ("InPlace", "NewCluster"):
         before: list[str] = []
 
@@ -85,7 +85,7 @@ def ready(run: Run) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
-def test_a_service_of_somebody_else_is_left_alone_until_it_goes_and_then_ours_is_made() -> None:
+def test_a_foreign_service_blocks_ours_until_it_is_deleted() -> None:
     async def play(run: Run, actor: Actor) -> None:
         key = foreign_service(run)
         theirs = run.world.api.get(*key)
@@ -104,7 +104,7 @@ def test_a_service_of_somebody_else_is_left_alone_until_it_goes_and_then_ours_is
     assert "Service books" in said
 
 
-def test_a_service_of_somebody_else_in_the_place_of_ours_stops_nothing_that_runs() -> None:
+def test_a_foreign_service_in_place_of_ours_stops_nothing() -> None:
     before: list[str] = []
 
     def take(run: Run) -> None:
@@ -133,7 +133,7 @@ def test_a_service_that_is_labelled_is_handed_over() -> None:
     assert not run.violations, run.report()
 
 
-def test_what_an_orphaning_deletion_left_is_taken_over_by_a_deployment_of_the_same_name() -> None:
+def test_objects_of_an_orphaning_deletion_are_adopted_by_name() -> None:
     kinds = ("RayCluster", "Service", "PodDisruptionBudget", "NetworkPolicy", "Secret")
 
     def children(run: Run) -> dict[str, str]:

@@ -86,3 +86,38 @@ def test_a_restart_or_an_upgrade_of_the_operator_writes_nothing(external: bool) 
 def test_same_seed_is_same_run() -> None:
     script = generate(7)
     assert run_script(script).world.log == run_script(script).world.log
+
+
+SHARED = (
+    Verb.CREATE,
+    Verb.EDIT_LIVE,
+    Verb.EDIT_ROLLING,
+    Verb.EDIT_BROKEN,
+    Verb.EDIT_BACK,
+    Verb.SCALE,
+    Verb.AUTOSCALING_ON,
+    Verb.AUTOSCALING_OFF,
+    Verb.SUSPEND,
+    Verb.RESUME,
+    Verb.DELETE,
+    Verb.FOREIGN_SET,
+    Verb.FOREIGN_GONE,
+    Verb.FOREIGN_SAME_NAME,
+    Verb.KILL,
+    Verb.SERVE_FAULTS,
+    Verb.API_FAULTS,
+)
+
+
+def test_foreign_applications_are_never_touched() -> None:
+    """Several deployments share one Ray with applications of other owners."""
+    scripts = max(SCRIPTS // 10, 20)
+    print(f"OCTAVO_SWEEP_SEED={FIRST}, {scripts} scripts")
+    puts = foreign = 0
+    for seed in range(FIRST, FIRST + scripts):
+        run = run_script(generate(seed, verbs=SHARED, external=(True, True, True)[: 2 + seed % 2]))
+        assert not run.violations, run.report()
+        puts += len(run.world.puts)
+        foreign += len(run.world.foreign)
+    assert puts > scripts
+    assert foreign > 0

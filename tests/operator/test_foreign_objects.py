@@ -45,7 +45,7 @@ def take(api_server, kind):
 
 
 @pytest.mark.parametrize("kind", NEEDED)
-async def test_an_object_of_somebody_else_is_seen_and_nothing_is_written_but_the_status(api_server, make, kind):
+async def test_a_foreign_object_is_reported_and_nothing_else_is_written(api_server, make, kind):
     managed(api_server)
     theirs = take(api_server, kind)
     await make().reconcile(KEY)
@@ -61,7 +61,7 @@ async def test_an_object_of_somebody_else_is_seen_and_nothing_is_written_but_the
 
 
 @pytest.mark.parametrize("kind", NEEDED)
-async def test_an_object_that_somebody_makes_between_the_look_and_the_deed_is_left_alone(api_server, make, kind):
+async def test_an_object_created_after_the_observation_is_not_changed(api_server, make, kind):
     managed(api_server)
     theirs = []
 
@@ -80,9 +80,7 @@ async def test_an_object_that_somebody_makes_between_the_look_and_the_deed_is_le
 
 
 @pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "NetworkPolicy"])
-async def test_an_object_that_takes_the_place_of_ours_between_the_look_and_the_deed_is_left_alone(
-    api_server, make, kind
-):
+async def test_an_object_replaced_after_the_observation_is_not_changed(api_server, make, kind):
     managed(api_server)
     await make().reconcile(KEY)
     theirs = []

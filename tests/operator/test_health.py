@@ -50,7 +50,7 @@ def test_a_watch_that_was_never_heard_is_as_deaf_as_one_that_fell_silent():
     assert failed_checks(watches, queue, limits) == []
 
 
-def test_a_key_that_waits_for_its_time_is_no_trouble_and_one_that_waits_for_a_worker_is():
+def test_only_a_key_that_waits_for_a_worker_counts_as_lag():
     clock, watches, queue, _ = parts()
     queue.add(KEY, 1000)
     clock.now += 900
@@ -169,7 +169,7 @@ def test_remembered_events_are_bounded():
     assert len(log._repeats) <= 4096
 
 
-def test_options_come_from_flags_then_from_the_environment_then_from_defaults():
+def test_options_come_from_flags_then_environment_then_defaults():
     environ = {"OCTAVO_IMAGE": "octavo:2", "OCTAVO_WORKERS": "9", "OCTAVO_NAMESPACES": "a, b"}
     found = options.parse_options(["--workers", "3"], environ)
     assert (found.image, found.workers, found.namespaces, found.health_port) == ("octavo:2", 3, ("a", "b"), 8080)

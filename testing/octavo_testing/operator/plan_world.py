@@ -7,7 +7,7 @@ The sweep has the other world, in which Kubernetes, KubeRay and Ray act on their
 import copy
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -369,6 +369,20 @@ class PlanWorld:
 
     def of(self, kind: type) -> list[Any]:
         return [action for action in self.actions if isinstance(action, kind)]
+
+
+def serving_world(spec: Mapping[str, Any] | None = None, *, external: bool = False) -> PlanWorld:
+    """Return the world of a deployment that serves and is at rest."""
+    created = PlanWorld(spec, external=external)
+    created.settle()
+    assert created.condition("Ready")[0] == "True", created.status
+    created.forget()
+    return created
+
+
+def kinds(actions: Iterable[act.Action]) -> list[str]:
+    """Return the kind of each applied object and the type of each other action."""
+    return [action.document["kind"] if isinstance(action, act.Apply) else type(action).__name__ for action in actions]
 
 
 def _without_values(child: Document) -> Document:

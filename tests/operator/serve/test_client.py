@@ -93,7 +93,7 @@ async def test_what_was_lost_is_seen_as_missing(ray_serve, serve_client):
         (Answer(0), Reach.UNREACHABLE, "127.0.0.1"),
     ],
 )
-async def test_what_hinders_is_said_in_words_of_our_own(ray_serve, serve_client, answer, reach, words):
+async def test_failures_are_reported_without_the_foreign_body(ray_serve, serve_client, answer, reach, words):
     ray_serve.answers.append(copy.copy(answer))
     ray_serve.answers[0].times = 9
     state = await serve_client.fetch(ray_serve.address, None, NAME)
@@ -200,7 +200,7 @@ async def test_doors_are_asked_through_serves_proxy(ray_serve, serve_client):
     assert state.reach is Reach.OK
 
 
-async def test_many_deployments_on_one_ray_share_a_read_and_see_their_own_changes(ray_serve, session):
+async def test_deployments_on_one_ray_share_a_read_and_see_their_changes(ray_serve, session):
     now = 0.0
     client = ServeClient.over_http(session, fresh_s=1.0, now=lambda: now)
     state = await asyncio.gather(*(client.fetch(ray_serve.address, None, f"d{number}") for number in range(50)))
@@ -244,7 +244,7 @@ def test_the_capacity_and_options_of_a_running_serve_are_kept():
     }
 
 
-def test_a_foreign_application_whose_configuration_is_unknown_stops_the_put():
+def test_a_foreign_application_without_known_config_stops_the_put():
     state = details(application("theirs"))
     state["applications"]["theirs"]["deployed_app_config"] = None
     with pytest.raises(ServeBusy, match="theirs"):
@@ -262,7 +262,7 @@ def test_one_that_goes_and_one_made_by_code_are_left_to_themselves():
     assert [item["name"] for item in with_application(state, application())["applications"]] == [NAME]
 
 
-def test_an_application_of_our_name_made_by_code_or_by_nobody_is_a_conflict():
+def test_an_application_of_our_name_without_owner_is_a_conflict():
     state = details(application())
     state["applications"][NAME] |= {"source": "imperative", "deployed_app_config": None}
     with pytest.raises(NameConflict, match="not deployed by Octavo"):

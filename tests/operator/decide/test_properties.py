@@ -141,7 +141,7 @@ def at_rest(w):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(script=scripts(MANAGED_EVENTS))
-def test_managed_whatever_happens_in_the_end_it_is_as_asked(world, script):
+def test_managed_ends_as_asked_whatever_happens(world, script):
     w = world()
     for _, event in script:
         event(w)
@@ -152,7 +152,7 @@ def test_managed_whatever_happens_in_the_end_it_is_as_asked(world, script):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(script=scripts(EVENTS))
-def test_external_whatever_happens_in_the_end_it_is_as_asked_and_the_foreign_one_untouched(world, script):
+def test_external_ends_as_asked_and_leaves_the_foreign_application(world, script):
     w = world(external=True)
     w.step()
     foreign = copy.deepcopy(w.app)
@@ -176,7 +176,7 @@ def test_external_whatever_happens_in_the_end_it_is_as_asked_and_the_foreign_one
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(script=scripts(MANAGED_EVENTS))
-def test_new_cluster_never_stops_what_has_the_traffic(world, script):
+def test_new_cluster_never_stops_the_cluster_with_the_traffic(world, script):
     w = world({"rollout": {"strategy": "NewCluster"}})
     w.settle()
     for name, event in script:
@@ -220,7 +220,7 @@ def test_no_patch_makes_kuberay_run_fewer_pods_than_before(world, script, writte
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(script=scripts(MANAGED_EVENTS))
-def test_a_plan_is_a_function_of_what_is_seen(world, script):
+def test_a_plan_is_a_function_of_the_observation(world, script):
     w = world()
     for _, event in script:
         event(w)

@@ -237,7 +237,7 @@ async def test_a_job_that_could_not_be_deleted_is_when_its_ray_is_next_looked_at
     assert len(job_calls(ray_serve)) == calls
 
 
-async def test_what_an_operator_left_behind_that_was_killed_is_deleted_and_does_not_count(ray_serve, read):
+async def test_jobs_of_a_killed_operator_are_deleted_and_do_not_count(ray_serve, read):
     jobs = ray_serve.ray.jobs
     jobs.install(None)
     for name in (f"{PREFIX}1", f"{PREFIX}2", "somebody-elses"):
@@ -265,7 +265,7 @@ async def test_operators_that_ask_at_once_leave_nothing_behind(ray_serve, sessio
     assert ray_serve.ray.jobs.known == {}
 
 
-async def test_nothing_is_asked_where_nothing_is_to_be_put_nor_where_the_application_is(ray_serve, client, read):
+async def test_no_check_without_a_deploy_or_with_the_application_present(ray_serve, client, read):
     assert (await read(check_import=False, with_listeners=True)).reach is Reach.OK
     await client.deploy(ray_serve.address, None, APPLICATION)
     while (await read()).applications[NAME].status != "RUNNING":

@@ -106,7 +106,7 @@ def test_bounds_that_somebody_edits_are_set_back(serving):
     assert bounds(w) == (2, 3)
 
 
-def test_engines_that_only_end_their_streams_take_no_room_from_those_that_replace_them(serving):
+def test_draining_engines_take_no_room_from_their_successors(serving):
     w = serving({"replicas": 2})
     w.edit(engine={"maxNumSeqs": 4})
     w.step()

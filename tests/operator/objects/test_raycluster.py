@@ -126,7 +126,7 @@ def test_every_pod_fits_pod_security_restricted(request, component, fixture):
 
 
 @pytest.mark.parametrize("component", ["head", "gateway", "engine"])
-def test_every_pod_has_sized_shared_memory_long_grace_and_token_authentication(small, component):
+def test_every_pod_has_shared_memory_grace_period_and_token(small, component):
     spec = pod(small, component)
     shm = next(volume for volume in spec["volumes"] if volume["name"] == "shared-memory")
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "256Mi"}

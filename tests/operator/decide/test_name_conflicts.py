@@ -37,7 +37,7 @@ def test_an_object_in_the_way_is_named_with_what_to_do_and_nothing_is_made(world
     assert (again.actions, again.events) == ((), ()), "said once"
 
 
-def test_what_serves_goes_on_while_something_is_in_the_way_of_a_change_and_the_change_comes_when_it_is_gone(serving):
+def test_a_name_conflict_blocks_a_change_until_it_is_gone(serving):
     w = serving()
     w.edit(replicas=3)
     w.foreign = (("PodDisruptionBudget", "qwen-engine"),)

@@ -63,7 +63,7 @@ async def test_each_answer_has_its_error(api_server, kube, status, kind):
         assert caught.value.retry_after == 7
 
 
-async def test_a_connection_that_breaks_and_a_server_that_is_gone_are_unavailable(api_server, kube):
+async def test_a_broken_connection_and_a_missing_server_are_unavailable(api_server, kube):
     api_server.troubles.append(Trouble(always, times=9))
     with pytest.raises(Unavailable, match="servingdeployments/books"):
         await kube.get_resource(KEY)
@@ -139,7 +139,7 @@ async def test_endpoints_are_counted_once_and_only_where_ready(api_server, kube)
     assert await kube.ready_endpoints("default", "books") == 2
 
 
-async def test_a_quota_on_events_does_not_make_a_namespace_look_like_one_that_ends(api_server, kube):
+async def test_a_quota_on_events_is_not_a_terminating_namespace(api_server, kube):
     for status in (403, 422):
         api_server.troubles.append(Trouble(lambda call: call.plural == "events", status=status))
         assert not await kube.namespace_terminating("default")
