@@ -1,5 +1,5 @@
 # ruff: noqa: ASYNC110
-"""Whether Octavo is in a Ray of somebody else: asked of the fake dashboard, by the client that reads it."""
+"""Check for Octavo in an external Ray before the operator deploys there, against the fake dashboard."""
 
 import asyncio
 import math
