@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from octavo_testing.node import namespaces, node, traces
 from octavo_testing.node.__main__ import NAMESPACE
 from octavo_testing.node.containerd import PAUSE
 from octavo_testing.processes import Launcher, Process, alive
+from octavo_testing.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.full]
 _COMMAND = [sys.executable, "-m", "octavo_testing.node"]
@@ -45,11 +45,8 @@ def test_a_node_comes_up_once_and_goes_without_a_trace() -> None:
 def test_what_a_killed_start_left_is_cleared_by_the_next() -> None:
     before = traces.read()
     starting = subprocess.Popen([*_COMMAND, "up", "--bare"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not _started("kubelet"):
-        assert starting.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually("a kubelet", lambda: starting.poll() is not None or _started("kubelet"))
+    assert starting.poll() is None
     starting.send_signal(signal.SIGKILL)
     starting.wait()
     inside = _inside()

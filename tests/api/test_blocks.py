@@ -1,6 +1,5 @@
 """Golden vectors are frozen: an engine and a router of different builds must agree on every byte."""
 
-import random
 import subprocess
 import sys
 
@@ -103,11 +102,10 @@ def test_processes_agree_whatever_their_hash_seed() -> None:
         "from octavo_api.blocks import *; root = root_hash(model_key='m', kv_dtype='d', block_size=2); "
         "print(chain_hashes(root, [1, 2], 2)[0].hex())"
     )
-    seeds = random.sample(range(1, 2**32), 2)
     seen = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, check=True
         ).stdout
-        for seed in seeds
+        for seed in (1, 2**32 - 1)
     }
     assert len(seen) == 1
