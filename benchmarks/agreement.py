@@ -11,10 +11,10 @@ import random
 
 import drive
 import torch
-from peer import hf_model
 
 from octavo_api.sampling import SamplingParams
 from octavo_engine import LLM
+from octavo_testing.engine.transformers_model import hf_model
 
 PROMPTS, OUTPUT_LEN = 20, 64
 

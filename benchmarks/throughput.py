@@ -86,7 +86,8 @@ def through_gateway(dtype: str, shapes: Sequence[Shape], repeat: int) -> dict[Sh
 
 def transformers_generate(dtype: str, shapes: Sequence[Shape], repeat: int) -> dict[Shape, float]:
     import torch
-    from peer import hf_model
+
+    from octavo_testing.engine.transformers_model import hf_model
 
     model = hf_model(getattr(torch, dtype))
     best = dict.fromkeys(shapes, 0.0)

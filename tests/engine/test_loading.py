@@ -1,5 +1,6 @@
 """Loading as a whole: a small random model from a folder, and the embedded one."""
 
+import dataclasses
 import gc
 import json
 from pathlib import Path
@@ -12,8 +13,9 @@ from octavo_api.errors import ConfigurationError, ModelError, NotEnoughMemory
 from octavo_api.model_source import EMBEDDED, locate
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import Dtype, EngineSettings
-from octavo_engine.core.plan import RowJoin, RowWork, StepPlan
-from octavo_engine.models.registry import config_from_hf, open_gguf, tensors_of
+from octavo_engine.core.request import NewRequest
+from octavo_engine.llm_engine import LLMEngine
+from octavo_engine.models.registry import config_from_hf, tensors_of
 from octavo_engine.sizing import PANEL_WIDTH, Machine
 from octavo_engine.startup.engine_plan import plan_engine
 from octavo_engine.startup.loading import load_engine
@@ -48,18 +50,17 @@ def settings(**changes) -> EngineSettings:
     return EngineSettings(**{"kv_cache_memory_bytes": 2**20, "num_threads": 2, **changes})
 
 
-def generate(engine, prompt: list[int], count: int) -> list[int]:
-    """Greedy tokens of one request, whose blocks are the first ones."""
-    blocks = tuple(range(-(-(len(prompt) + count) // engine.core_config.block_size)))
-    join = RowJoin(0, tuple(prompt), len(prompt), blocks, SamplingParams(temperature=0, seed=0), 0)
-    output, start, width = [], 0, len(prompt)
-    for step in range(count):
-        work = RowWork(0, start, width, choices=(0,))
-        plan = StepPlan(step, (0,) if step == 0 else (), (), (join,) if step == 0 else (), (work,))
-        (entry,) = engine.runner.execute(plan).sampled
-        output.append(entry.token_id)
-        start, width = len(prompt) + step, 1
-    return output
+def generate(engine, prompts: list[list[int]], count: int, **changes) -> list[list[int]]:
+    """Return the greedy tokens of all prompts, computed together; ``changes`` are of the ``CoreConfig``."""
+    llm_engine = LLMEngine(dataclasses.replace(engine.core_config, **changes), engine.runner)
+    greedy = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    for index, prompt in enumerate(prompts):
+        llm_engine.add_request(NewRequest(index, prompt, None, greedy))
+    outputs: list[list[int]] = [[] for _ in prompts]
+    while llm_engine.has_unfinished_requests:
+        for item in llm_engine.step():
+            outputs[item.request_id] += item.token_ids
+    return outputs
 
 
 def test_a_folder_becomes_an_engine_that_runs(tmp_path):
@@ -80,7 +81,8 @@ def test_a_folder_becomes_an_engine_that_runs(tmp_path):
     assert (core.model_key, core.kv_dtype) == (engine.model_key, engine.kv_dtype)
     assert engine.vocab_size == 128
     assert any("reading weights 2/2" in text for text in heard)
-    assert len(generate(engine, [3, 4, 5], 10)) == 10
+    (tokens,) = generate(engine, [[3, 4, 5]], 10)
+    assert len(tokens) == 10
 
 
 def test_model_key_follows_weights_and_dtype_and_not_the_place(tmp_path):
@@ -161,34 +163,10 @@ def embedded():
 
 @pytest.fixture(scope="module")
 def transformers_model():
-    """transformers' Llama with the tensors that we dequantise."""
-    import transformers
-    from transformers.initialization import no_init_weights
+    """transformers' Llama with the tensors that the engine dequantises."""
+    from octavo_testing.engine.transformers_model import hf_model  # seconds
 
-    checkpoint = open_gguf(locate(EMBEDDED).path)
-    ours = checkpoint.config
-    config = transformers.LlamaConfig(
-        vocab_size=ours.vocab_size,
-        hidden_size=ours.hidden_size,
-        intermediate_size=ours.intermediate_size,
-        num_hidden_layers=ours.num_layers,
-        num_attention_heads=ours.num_heads,
-        num_key_value_heads=ours.num_kv_heads,
-        rms_norm_eps=ours.rms_norm_eps,
-        max_position_embeddings=ours.max_model_len,
-        rope_parameters={"rope_type": "default", "rope_theta": ours.rope.theta},
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    with no_init_weights():
-        model = transformers.LlamaForCausalLM(config).float().eval()
-    state = {name: checkpoint.read(name, torch.float32) for name in checkpoint.shapes}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])
-    model.tie_weights()
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-    return model
+    return hf_model(torch.float32)
 
 
 TEXTS = (
@@ -231,41 +209,13 @@ def encode(texts: tuple[str, ...]) -> list[list[int]]:
     return prompts
 
 
-def generate_together(engine, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """Greedy tokens of all prompts in one batch, prompts in chunks of at most 3 tokens beside others' decodes."""
-    size = engine.core_config.block_size
-    width = -(-(max(map(len, prompts)) + count) // size)
-    greedy = SamplingParams(temperature=0, seed=0, ignore_eos=True)
-    joins = tuple(
-        RowJoin(row, tuple(prompt), len(prompt), tuple(range(row * width, (row + 1) * width)), greedy, 0)
-        for row, prompt in enumerate(prompts)
-    )
-    computed = [0] * len(prompts)
-    outputs: list[list[int]] = [[] for _ in prompts]
-    step = 0
-    while any(len(output) < count for output in outputs):
-        work = []
-        for row, prompt in enumerate(prompts):
-            known = len(prompt) + len(outputs[row])
-            if len(outputs[row]) < count:
-                chunk = min(3, known - computed[row])
-                choices = (0,) if computed[row] + chunk == known else ()
-                work.append(RowWork(row, computed[row], chunk, choices=choices))
-                computed[row] += chunk
-        plan = StepPlan(step, (), (), joins if step == 0 else (), tuple(work))
-        for entry in engine.runner.execute(plan).sampled:
-            outputs[entry.row].append(entry.token_id)
-        step += 1
-    return outputs
-
-
 @pytest.mark.model
 @torch.inference_mode()
 def test_greedy_tokens_of_the_embedded_model_are_those_of_transformers(embedded, transformers_model):
     prompts = encode(TEXTS)
-    outputs = generate_together(embedded, prompts, 64)
+    outputs = generate(embedded, prompts, 64, long_prefill_token_threshold=3)
     for prompt, output in zip(prompts, outputs, strict=True):
-        # A forward pass over prompt and answer tells what transformers would have chosen after each token.
+        # A forward pass over prompt and answer has the choice of transformers after each token.
         logits = transformers_model(torch.tensor([prompt + output])).logits[0]
         assert logits.argmax(-1)[len(prompt) - 1 : -1].tolist() == output
     generated = transformers_model.generate(
@@ -288,5 +238,6 @@ def test_the_embedded_model_knows_paris(embedded):
         elif part:
             (ids,) = encode((part.replace("\n", "Ċ"),))
             prompt += ids
-    text = "".join(tokens[token] for token in generate(embedded, prompt, 12))
+    (output,) = generate(embedded, [prompt], 12)
+    text = "".join(tokens[token] for token in output)
     assert "Paris" in text

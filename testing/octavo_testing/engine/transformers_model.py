@@ -8,7 +8,7 @@ from octavo_engine.models.registry import open_checkpoint
 
 
 def hf_model(dtype: torch.dtype) -> LlamaForCausalLM:
-    """Returns the model, dequantised by our reader, in ``dtype`` and ready to generate."""
+    """Return the model, dequantised by our reader, in ``dtype`` and ready to generate."""
     checkpoint = open_checkpoint(locate(EMBEDDED))
     ours = checkpoint.config
     config = LlamaConfig(
