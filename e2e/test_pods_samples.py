@@ -16,10 +16,11 @@ import httpx
 import pytest
 import yaml
 
+from octavo_testing import weights
 from octavo_testing.certificates import Authority
 from octavo_testing.kube.kubectl import Kubectl
 from octavo_testing.kube.serving import complete
-from octavo_testing.node import environment, pods, weights
+from octavo_testing.node import environment, pods
 from octavo_testing.node.node import HOME, Node, chart_image
 from octavo_testing.node.pods import InPods
 from octavo_testing.waiting import eventually

@@ -119,33 +119,16 @@ def name_of(pid: int) -> str:
 
 
 def write_broken_model(folder: Path) -> Path:
-    """A small Llama whose headers are right, which is all that is read at first, and whose last norm is not."""
-    import torch
-    from safetensors.torch import save_file
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    """Write a small Llama whose headers, which are read first, are right, and whose last norm is not."""
+    from safetensors.torch import load_file, save_file
 
-    from octavo_engine.models.registry import config_from_hf, tensors_of
-    from octavo_engine.weights.hf_config import HfConfig
+    from octavo_testing import weights
 
-    folder.mkdir()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "max_position_embeddings": 128,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 1,
-        "vocab_size": len(alphabet),
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = {name: torch.ones(shape) for name, shape in tensors_of(config_from_hf(HfConfig.read(folder))).items()}
-    tensors["model.norm.weight"][0] = torch.nan
-    save_file(tensors, folder / "model.safetensors")
+    weights.write(folder, "LlamaForCausalLM")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, file)
     return folder
 
 

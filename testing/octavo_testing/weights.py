@@ -27,6 +27,7 @@ _SIZES: Mapping[str, Any] = {
 
 
 def write(folder: Path, architecture: str) -> None:
+    """Create the folder, with configuration, tokenizer and weights drawn by a fixed seed."""
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="octavo-e2e-") as cache:
         text = describe_gguf(locate("embedded://smollm2").path, Path(cache))
@@ -40,7 +41,7 @@ def write(folder: Path, architecture: str) -> None:
 
 
 def write_into_hub_cache(home: Path, name: str, architecture: str, revision: str = "main") -> None:
-    """As a download of hub model ``name`` leaves it below ``HF_HOME``."""
+    """Write a model as a download of hub model ``name`` leaves it below ``HF_HOME``."""
     repository = home / "hub" / f"models--{name.replace('/', '--')}"
     write(repository / "snapshots" / _COMMIT, architecture)
     (repository / "refs").mkdir()
