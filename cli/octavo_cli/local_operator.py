@@ -17,7 +17,7 @@ from octavo_operator.model.defaults import Defaults, Local
 from octavo_operator.model.observed import Application, Key, Observed, Resource
 from octavo_operator.plan import plan
 from octavo_operator.serve.client import ServeClient, ServeTransport
-from octavo_operator.serve.details import error_of
+from octavo_operator.serve.details import application_error
 from octavo_operator.serve.errors import Refused, ServeError
 
 _ADDRESS = "local"
@@ -75,7 +75,7 @@ class Look:
         found = self.conditions.get(Type.APPLICATION_READY)
         if found is not None and found.reason in _FAILED and self.application is not None:
             # The condition has only one short line of this error.
-            return self.application.message or error_of(self.application)
+            return self.application.message or application_error(self.application)
         stalled = self.conditions.get(Type.STALLED)
         return stalled.message if stalled is not None else ""
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from octavo_cli.progress import last_report, progress, starting_logs, summary
-from octavo_operator.serve.details import error_line, error_of, parse_application
+from octavo_operator.serve.details import application_error, error_line, parse_application
 
 OWN = """Traceback (most recent call last):
   File "replica.py", line 1, in initialize
@@ -71,7 +71,7 @@ def test_a_failure_tells_its_cause() -> None:
     }
     application = parse_application(details, "m")
     assert application is not None
-    assert error_of(application).startswith("weights need 4.0 GiB")
+    assert application_error(application).startswith("weights need 4.0 GiB")
 
 
 def test_the_last_report_of_a_log_is_found(tmp_path: Path) -> None:

@@ -189,8 +189,8 @@ class Kube:
         if (finalizer in resource.finalizers) == present:
             return resource
         kept = [name for name in resource.finalizers if name != finalizer]
-        wanted = [*kept, finalizer] if present else kept
-        patch = {"metadata": {"resourceVersion": resource.resource_version, "finalizers": wanted}}
+        updated_list = [*kept, finalizer] if present else kept
+        patch = {"metadata": {"resourceVersion": resource.resource_version, "finalizers": updated_list}}
         try:
             updated = await self._patch(resource, patch)
         except NotFound:

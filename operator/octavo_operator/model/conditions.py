@@ -20,8 +20,8 @@ class Type(StrEnum):
     """The spec is valid, the objects that it names exist, no foreign object has a name that it needs, and an external
     Ray is compatible. If False, the last valid generation continues to serve."""
     RAY_CLUSTER_READY = "RayClusterReady"
-    """Ray's head runs and its dashboard answers. Unknown: it answered before, and has been silent for less than two
-    minutes."""
+    """Ray's head runs and its dashboard answers. Unknown: it has not answered for up to two minutes, as during a
+    restart."""
     APPLICATION_READY = "ApplicationReady"
     """Ray Serve runs our application with the current configuration."""
     ROUTER_READY = "RouterReady"
@@ -124,7 +124,7 @@ class Reason(StrEnum):
     """Nothing changed for `rollout.progressDeadlineSeconds`; the operator keeps retrying. The other conditions name the
     obstacle."""
     WAITING = "Waiting"
-    """The operator waits for the obstacle that another condition names."""
+    """No progress is possible until the problem of another condition is solved. That condition names the remedy."""
     # Degradations
     AS_ASKED = "AsAsked"
     """Nothing is missing."""

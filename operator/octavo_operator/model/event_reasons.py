@@ -50,7 +50,8 @@ class EventReason(StrEnum):
     """Serve has a foreign application of this name, or with this route. The operator does not change it. Rename the
     resource, or delete that application."""
     SERVE_BUSY = "ServeBusy"
-    """Serve does not report at present how another application was deployed, and a change would lose it. Wait."""
+    """Serve does not report the configuration of another application at present, and a PUT without it would delete
+    that application. The operator retries; nothing to do."""
     FORBIDDEN = "Forbidden"
     """RBAC, a quota or an admission plugin forbids the operation. The message quotes the API server; for RBAC compare
     with the chart's Role."""
@@ -62,7 +63,7 @@ class EventReason(StrEnum):
     NOT_FOUND = "NotFound"
     """An object that was to be changed is gone. The next reconcile creates missing objects."""
     TOO_MANY_REQUESTS = "TooManyRequests"
-    """The API server asks for a pause, and the operator waits."""
+    """The API server throttles the operator, which waits as long as the server requires. Nothing to do."""
     UNAVAILABLE = "Unavailable"
     """The API server did not answer, or not in time. Running models continue to serve; look at the API server if it
     lasts."""

@@ -10,9 +10,12 @@ from octavo_operator.model.conditions import Condition, State
 
 @dataclass(frozen=True, slots=True)
 class LastError:
+    """The last failure that the status reported."""
+
     reason: str
     message: str
     since: float
+    """Unix time at which the failure first occurred, or was last retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +26,28 @@ class Memory:
     """
 
     conditions: Mapping[str, Condition] = field(default_factory=dict)
+    """Conditions of the last round, by type."""
     config_hash: str = ""
-    """Hash of our configuration that Serve was last seen to have; its generation and its cluster follow."""
+    """Hash of our configuration that Serve last reported, empty if Serve never reported one."""
     config_generation: int = 0
+    """Generation of the deployment that this configuration belongs to."""
     cluster: str = ""
+    """RayCluster that was active, and that this configuration is in. Empty in external mode."""
     pending_hash: str = ""
+    """Spec hash of the cluster that was to replace the active one. If it is set, an Event has announced it."""
     draining: Mapping[str, float] = field(default_factory=dict)
     """Clusters that are being stopped, with the Unix time of the start."""
     corrections: tuple[float, ...] = ()
     """Unix times of recent corrections of another client's configuration."""
     progress: str = ""
-    """The last progress; its Unix time follows."""
+    """Stage of the deployment in the last round, empty at rest. Another text is progress."""
     progress_at: float | None = None
+    """Unix time at which the deployment reached this stage."""
     last_error: LastError | None = None
-    served: bool = False
-    """True if this cluster, or this Ray, was ever seen to run our application."""
 
 
 def read_status(status: Mapping[str, Any]) -> Memory:
+    """Read the facts from a status, whatever it contains."""
     cluster = _map(status.get("rayCluster"))
     progress = _map(status.get("progress"))
     error = _map(status.get("lastError"))
@@ -59,7 +66,6 @@ def read_status(status: Mapping[str, Any]) -> Memory:
         progress=str(progress.get("state") or ""),
         progress_at=time_of(progress.get("since")),
         last_error=LastError(str(error.get("reason", "")), str(error.get("message", "")), since) if since else None,
-        served=bool(config_hash),
     )
 
 

@@ -98,14 +98,14 @@ def engine_group(key: Key, deployment: ServingDeployment, image: str, labels: Ma
     container = _container("ray-worker", key, deployment, image, resources, mounts, _worker_environment(deployment))
     template = _worker_template(deployment, names.ENGINE_GROUP, labels, container, volumes)
     _set_service_account(template, deployment)
-    wanted = {
+    scheduling = {
         "runtimeClassName": managed.runtime_class_name,
         "nodeSelector": managed.node_selector,
         "tolerations": managed.tolerations,
         "affinity": managed.affinity,
         "topologySpreadConstraints": managed.topology_spread_constraints,
     }
-    template["spec"] |= {name: value for name, value in wanted.items() if value}
+    template["spec"] |= {name: value for name, value in scheduling.items() if value}
     return _worker_group(names.ENGINE_GROUP, names.ENGINE_RESOURCE, resources, template)
 
 
@@ -210,7 +210,7 @@ def _worker_environment(deployment: ServingDeployment) -> dict[str, str]:
     variables = {
         _DRAIN_VARIABLE: str(_RAY_DRAIN_S),
         "HF_HOME": CACHE_FOLDER,
-        # Compiled kernels: kept on the claim where there is one, else compiled by each new pod.
+        # The cache of compiled kernels: kept on the claim if there is one, else compiled by each new pod.
         "XDG_CACHE_HOME": CACHE_FOLDER,
         # Ray keeps what its workers print in files.
         LOG_VARIABLE: CONTAINER_LOG,

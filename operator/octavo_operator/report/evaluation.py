@@ -49,7 +49,7 @@ class Evaluator:
             since = self.memory.progress_at
         late = bool(progress) and now - since >= self.deployment.spec.rollout.progress_deadline_seconds
         progressing = self._progressing(ready, application, late=late)
-        made = {
+        verdicts = {
             Type.READY: ready,
             Type.AVAILABLE: available,
             Type.SPEC_VALID: self.problem or self._importable(),
@@ -61,10 +61,10 @@ class Evaluator:
         }
         stalled = self._stalled(application, progressing)
         if stalled is not None:
-            made[Type.STALLED] = stalled
+            verdicts[Type.STALLED] = stalled
         elif progressing.true:
-            made[Type.RECONCILING] = progressing
-        return Evaluation(made, progress, since)
+            verdicts[Type.RECONCILING] = progressing
+        return Evaluation(verdicts, progress, since)
 
     @property
     def _suspend(self) -> bool:

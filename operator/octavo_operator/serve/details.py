@@ -39,7 +39,7 @@ def parse_application(details: Mapping[str, Any], name: str) -> Application | No
     )
 
 
-def error_of(application: Application) -> str:
+def application_error(application: Application) -> str:
     """Return the error in one message, from the tracebacks that Serve reports; the status if there is none."""
     messages = [d.message for d in application.deployments.values() if d.message and "Error" in d.message]
     return next((found for text in [*messages, application.message] if (found := error_line(text))), application.status)
@@ -62,7 +62,7 @@ def with_plain_message(application: Application) -> Application:
     if (package := missing_package(application)) is not None:
         message = f"{package} cannot be imported in this Ray; install this version of Octavo in its environment"
     else:
-        message = error_of(application) if application.message else ""
+        message = application_error(application) if application.message else ""
     return replace(application, message=message, missing_package=package or "")
 
 

@@ -154,8 +154,8 @@ class ImportCheck:
             async with asyncio.timeout(CLEANUP_TIMEOUT_S):
                 while (job := await jobs.find(name)) is not None:
                     await (jobs.delete if job.ended else jobs.stop)(name)
-                    # Ray records a job as failed if it has not seen its end yet. It looks every second, asks a job at
-                    # every other look, and may take the answer at the next.
+                    # Ray may record the deleted job again, as failed: it polls every second, queries a job at every
+                    # second poll, and may use the answer at the next one.
                     await asyncio.sleep(DELETION_SETTLE_S if job.ended else POLL_S)
         except (TimeoutError, ServeError):
             self._leftover[address] = name

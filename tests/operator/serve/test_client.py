@@ -11,8 +11,8 @@ import pytest
 from octavo_operator.model.observed import Application, Deployment, Reach
 from octavo_operator.serve.client import ServeClient
 from octavo_operator.serve.details import (
+    application_error,
     error_line,
-    error_of,
     missing_package,
     parse_application,
     parse_listeners,
@@ -306,8 +306,8 @@ def test_a_replicas_own_error_is_found_in_a_traceback():
         {},
         {"Engine": Deployment("Engine", "X", 1, (), "ValueError: inner")},
     )
-    assert error_of(found) == "ValueError: inner"
-    assert error_of(Application(NAME, "UNHEALTHY")) == "UNHEALTHY"
+    assert application_error(found) == "ValueError: inner"
+    assert application_error(Application(NAME, "UNHEALTHY")) == "UNHEALTHY"
 
 
 def test_enumerations_of_ray_are_read_like_their_words():
