@@ -130,7 +130,7 @@ def live_tensor_bytes() -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def test_refusals_name_what_to_change(tmp_path):
+def test_errors_of_start_up_name_the_setting_to_change(tmp_path):
     folder = write_model(tmp_path / "model").as_uri()
     with pytest.raises(ModelError, match="no such file or folder"):
         load_engine((tmp_path / "nothing").as_uri(), None, settings())

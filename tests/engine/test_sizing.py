@@ -140,7 +140,7 @@ def test_threads(setting, num_cpus, usable, expected):
     assert choose_threads(setting, num_cpus, usable) == expected
 
 
-def test_dtype_auto_is_bfloat16_and_an_explicit_type_is_taken():
+def test_dtype_auto_is_bfloat16_and_an_explicit_type_is_kept():
     assert choose_dtype(Dtype.AUTO) is Dtype.BFLOAT16
     assert choose_dtype(Dtype.FLOAT32) is Dtype.FLOAT32
 
@@ -190,14 +190,14 @@ def test_default_cache_is_a_quarter_of_the_share_and_at_most_4_gib(limit, replic
     assert plan.cache == plan.num_blocks * block
 
 
-def test_default_cache_shrinks_to_what_weights_leave():
+def test_the_default_cache_shrinks_to_the_memory_beside_the_weights():
     limit = GIB * 17 // 10
     plan = memory(memory_limit=limit)
     assert limit - SMOLLM2.block_bytes(16, 4) < plan.total <= limit
     assert 0 < plan.cache < limit // 4
 
 
-def test_an_explicit_cache_is_taken_as_it_is():
+def test_an_explicit_cache_size_is_kept():
     block = SMOLLM2.block_bytes(16, 4)
     assert memory(cache_bytes=7 * block + 5).num_blocks == 7
 

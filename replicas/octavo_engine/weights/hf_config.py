@@ -71,9 +71,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def config_from_hf(
-    hf: HfConfig, *, kind: type[ModelConfig] = ModelConfig, family: str, activations: Sequence[str] = SILU, **own: Any
+    hf: HfConfig,
+    *,
+    kind: type[ModelConfig] = ModelConfig,
+    family: str,
+    activations: Sequence[str] = SILU,
+    rope: RopeConfig | None = None,
+    **own: Any,
 ) -> ModelConfig:
     """Return a configuration of ``kind``: the fields that all families have, and the family's ``own``.
+
+    ``rope`` is of a family whose layers differ in it; other families have one set of parameters in ``hf``.
 
     Raises ``ModelError`` naming file, field, value and the allowed values.
     """
@@ -92,7 +100,7 @@ def config_from_hf(
     if head_dim % 2:
         raise hf.error("head_dim", head_dim, "an even number")
     positions = hf.integer("max_position_embeddings")
-    rope = _rope(hf, positions)
+    rope = rope or _rope(hf, positions)
     num_layers = hf.integer("num_hidden_layers")
     fields: dict[str, Any] = {
         "family": family,

@@ -113,7 +113,7 @@ class FakeRunner:
         assert len(set(row.blocks)) == len(row.blocks), "a block is twice in one table"
         start, end = work.start, work.start + work.count
         assert work.count > 0
-        assert row.computed in (None, start), f"row {work.row} goes on at {start}, was at {row.computed}"
+        assert row.computed in (None, start), f"row {work.row} continues at {start}, was at {row.computed}"
         assert end <= len(row.tokens), "a token is computed before it is known"
         assert end <= len(row.blocks) * self.block_size, "no block for a position"
         for position in range(start):

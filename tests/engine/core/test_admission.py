@@ -1,4 +1,4 @@
-"""What is taken, what is refused, and that a refusal disturbs nothing."""
+"""Accepted and rejected requests. A rejected request disturbs no other."""
 
 import pytest
 
@@ -81,7 +81,7 @@ def test_bad_input_is_refused_by_name(changes, param):
     assert not core.has_unfinished
 
 
-def test_min_tokens_beyond_what_is_left_is_refused():
+def test_min_tokens_beyond_the_remaining_room_is_rejected():
     new = new_request("r", random_prompt(10), max_tokens=None, min_tokens=7)
     with pytest.raises(InvalidRequest, match="min_tokens"):
         create_core(max_model_len=16).add_request(new, 0.0)
@@ -105,7 +105,7 @@ def test_an_id_in_use_is_refused_and_free_again_after_the_end():
     session.core.add_request(new_request("r", random_prompt(4)), 0.0)
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
+def test_a_full_queue_rejects_at_once_with_retry_after():
     core = create_core(max_num_seqs=1, max_num_queued_reqs=1)
     requests = create_requests(4)
     session = Session(core).add(requests[0])
@@ -120,7 +120,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
     assert_expected(session, [requests[0], requests[1], requests[3]])
 
 
-def test_a_queue_of_none_takes_what_a_free_row_waits_for():
+def test_a_queue_limit_of_zero_accepts_requests_for_free_rows():
     session = Session(create_core(max_num_seqs=2, max_num_queued_reqs=0)).add(*create_requests(2))
     with pytest.raises(QueueFull):
         session.add(*create_requests(1, first_id=2))

@@ -14,7 +14,7 @@ def test_every_field_comes_from_its_setting_or_from_the_facts():
     assert {name: getattr(config, name) for name in FACTS} == FACTS
 
 
-def test_only_live_settings_are_taken_up_while_requests_run():
+def test_only_live_settings_apply_while_requests_run():
     config = CoreConfig.from_settings(EngineSettings(), **FACTS)
     changed = EngineSettings(long_prefill_token_threshold=9, max_num_queued_reqs=1, block_size=32, max_num_seqs=2)
     live = config.with_live(changed)

@@ -1,4 +1,4 @@
-"""How a choice ends: once, for the right reason, with nothing left behind."""
+"""The end of a choice: once, for the right reason, with nothing left behind."""
 
 import pytest
 
@@ -117,7 +117,7 @@ def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(how, state, n,
     assert core.take_outputs() == []
 
 
-def test_a_deadline_says_how_long_was_allowed():
+def test_the_error_of_a_deadline_has_the_allowed_seconds():
     session = Session(create_core())
     session.now = 50.0
     session.add(new_request("r", random_prompt(5), deadline=52.5, max_tokens=100)).run()
@@ -184,7 +184,7 @@ def test_a_failed_first_chunk_publishes_nothing():
     assert len(session.finished) == 3
 
 
-def test_leaves_of_a_failed_step_are_told_again_unless_the_row_is_taken():
+def test_leaves_of_a_failed_step_are_repeated_for_free_rows():
     session = Session(create_core(max_num_seqs=3))
     session.add(*create_requests(2, max_tokens=1), *create_requests(1, first_id=2))
     session.turn()

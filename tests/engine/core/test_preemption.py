@@ -1,4 +1,4 @@
-"""The pool runs dry: who gives way, and that nobody can tell from the tokens."""
+"""Preemption when the pool is empty: the choice of the victim, and the same tokens as without it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from octavo_testing.engine.core_session import Session, assert_expected
 
 
 @pytest.mark.parametrize("policy", list(SchedulingPolicy))
-def test_the_last_in_order_gives_way_and_comes_back_in_its_place(policy):
+def test_the_last_in_order_is_preempted_and_resumes_in_its_place(policy):
     core = create_core(num_blocks=9, max_num_seqs=3, scheduling_policy=policy)
     requests = create_requests(4, length=11, max_tokens=12)
     session = Session(core).add(*requests)
@@ -23,7 +23,7 @@ def test_the_last_in_order_gives_way_and_comes_back_in_its_place(policy):
     assert session.timings(0)[0].num_preemptions == 0
 
 
-def test_priority_decides_who_gives_way():
+def test_the_least_urgent_request_is_preempted():
     core = create_core(num_blocks=8, max_num_seqs=2, scheduling_policy=SchedulingPolicy.PRIORITY)
     requests = [
         new_request("low", random_prompt(13, 1), priority=9, max_tokens=12),
@@ -37,7 +37,7 @@ def test_priority_decides_who_gives_way():
     assert_expected(session, requests)
 
 
-def test_nobody_is_admitted_in_a_step_that_preempts():
+def test_a_step_that_preempts_admits_no_request():
     core = create_core(num_blocks=9, max_num_seqs=3, scheduling_policy=SchedulingPolicy.PRIORITY)
     session = Session(core).add(*create_requests(3, length=11, max_tokens=12))
     session.turn()
@@ -124,7 +124,7 @@ def test_with_a_plan_in_flight_one_victim_is_preempted_and_awaited():
     assert_expected(session, requests)
 
 
-def test_prompt_logprobs_are_not_told_twice_when_chunks_fall_otherwise():
+def test_prompt_logprobs_are_output_once_whatever_the_chunks():
     core = create_core(long_prefill_token_threshold=5)
     new = new_request("r", random_prompt(17), max_tokens=2, prompt_logprobs=0)
     session = Session(core).add(new)

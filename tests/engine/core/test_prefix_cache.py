@@ -1,4 +1,4 @@
-"""What is held, who may read it, and what routers are told."""
+"""Held prefixes, hits, and the events for routers."""
 
 import pytest
 
@@ -161,7 +161,7 @@ def test_reset_while_requests_run_frees_nothing_that_is_used(steps_in_flight):
     assert core.num_cached_blocks == 0, "what was computed before the reset is not published after it"
 
 
-def test_without_caching_nothing_is_held_or_told():
+def test_without_caching_no_block_is_held_and_no_event_sent():
     core = create_core(enable_prefix_caching=False)
     session = Session(core, check=False)
     session.add(*create_requests(3, length=20, same_prompt=True)).run()

@@ -1,4 +1,4 @@
-"""Who gets how many tokens of a step."""
+"""Division of the tokens of a step among sequences."""
 
 import random
 
@@ -11,7 +11,7 @@ from octavo_testing.engine.core_requests import create_core, create_requests, ne
 from octavo_testing.engine.core_session import Session
 
 
-def test_decodes_go_first_and_a_long_prompt_takes_what_is_left():
+def test_decodes_come_first_and_a_long_prompt_fills_the_step():
     core = create_core(max_num_batched_tokens=32, long_prefill_token_threshold=16, num_blocks=512)
     session = Session(core).add(*create_requests(8, length=4, max_tokens=100))
     session.turn()
@@ -74,7 +74,7 @@ def test_a_prompt_waits_until_all_of_it_has_room():
     assert core.load().num_preemptions_total == 0
 
 
-def test_what_does_not_fit_holds_back_those_behind_it():
+def test_a_request_that_does_not_fit_holds_back_later_ones():
     core = create_core(num_blocks=8)
     session = Session(core).add(new_request("a", random_prompt(12, 1), max_tokens=4))
     session.turn()
@@ -106,7 +106,7 @@ def test_first_come_first_served_ignores_priority():
     assert [key[0] for key in session.by_choice] == ["a", "b"]
 
 
-def test_a_running_request_goes_on_under_a_flood_of_more_urgent_ones():
+def test_a_running_request_continues_beside_more_urgent_ones():
     core = create_core(max_num_seqs=2, num_blocks=64, scheduling_policy=SchedulingPolicy.PRIORITY)
     session = Session(core).add(new_request("low", random_prompt(3), priority=9, max_tokens=30))
     session.turn()
@@ -120,7 +120,7 @@ def test_a_running_request_goes_on_under_a_flood_of_more_urgent_ones():
     assert len(session.outputs["lowest", 0]) == 2
 
 
-def test_a_prompt_waits_behind_nobody_who_came_later():
+def test_a_prompt_never_waits_behind_a_later_one():
     """First come, first served: the wait is bounded by the work that was there before."""
     core = create_core(max_num_seqs=2, num_blocks=16)
     session = Session(core).add(*create_requests(3, length=9, max_tokens=5))
@@ -172,7 +172,7 @@ def test_an_output_that_lacks_a_token_is_rejected_and_can_still_fail():
     session.run().assert_idle()
 
 
-def test_load_says_what_waits_and_what_is_left_to_compute():
+def test_load_counts_waiting_requests_and_tokens_to_compute():
     core = create_core(max_num_seqs=2, max_num_batched_tokens=20, num_blocks=128)
     warm = random_prompt(41, 9)
     session = Session(core).add(new_request("w", warm, max_tokens=1)).run().assert_idle()

@@ -65,7 +65,7 @@ def test_prompt_logprobs_cover_every_prompt_position_after_the_first(chunk, make
         assert [token for token, _ in entry.top] == line.topk(4).indices.tolist()
 
 
-def test_rows_are_independent_of_who_had_them_before(make_runner):
+def test_rows_keep_nothing_of_earlier_requests(make_runner):
     runner = make_runner()
     biased = SamplingParams(seed=1, logit_bias={9: 100.0}, min_tokens=8, max_tokens=8, repetition_penalty=2.0)
     prompt = list(range(50, 70))

@@ -3,7 +3,7 @@ import pytest
 from octavo_testing.engine.replica import continuation
 
 PROMPT = list(range(10, 30))
-# A request that nobody ends runs for 20 s and more: what is gone earlier has been aborted.
+# A request that is not aborted runs for 20 s and more. A request that has ended earlier was aborted.
 STEP_S = 0.05
 WITHIN_S = 10.0
 

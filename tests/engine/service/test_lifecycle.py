@@ -154,7 +154,7 @@ async def test_a_stalled_engine_sends_no_beats(serve, attach, monkeypatch):
     await gateway.finished(received)
 
 
-async def test_a_port_that_is_taken_is_named(serve):
+async def test_the_error_of_a_port_in_use_names_the_port(serve):
     replica = await serve()
     with pytest.raises(PortInUse, match=str(replica.port)):
         await serve(port=replica.port)
@@ -265,7 +265,7 @@ def test_a_wrong_command_line_is_explained(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-async def test_a_taken_port_is_explained_by_the_command(spawn, serve):
+async def test_the_command_explains_a_port_in_use(spawn, serve):
     replica = await serve()
     code, output = await spawn("--port", str(replica.port))
     assert code == 1

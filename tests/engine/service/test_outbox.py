@@ -33,7 +33,7 @@ def test_outputs_of_one_choice_become_one():
     assert (second.choice, list(second.token_ids), second.finish_reason) == (1, [9], 0)
 
 
-def test_an_error_says_what_went_wrong():
+def test_an_error_names_the_problem():
     outbox = Outbox(7, state())
     outbox.add_output(3, RequestOutput("r", 0, (), finish_reason=FinishReason.ERROR, error=EngineFailure("broken")))
     (message,) = outbox.take()

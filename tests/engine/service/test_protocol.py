@@ -22,7 +22,7 @@ def kind(received) -> str:
     return received.error.kind
 
 
-async def test_hello_announces_what_the_replica_is_and_takes(serve, attach):
+async def test_hello_has_identity_and_limits_of_the_replica(serve, attach):
     replica = await serve(num_blocks=64, max_num_seqs=8, max_num_queued_reqs=5, max_num_batched_tokens=128)
     gateway = await attach(replica)
     hello = gateway.hello
@@ -178,7 +178,7 @@ async def test_a_second_submit_under_a_running_id_ends_that_id_alone(serve, atta
     await gateway.until(lambda: gateway.step.load.num_requests_running == 0)
 
 
-async def test_a_deadline_ends_a_request_with_what_it_has(serve, attach):
+async def test_a_deadline_ends_a_request_and_keeps_its_output(serve, attach):
     replica = await serve(step_time_s=0.02)
     gateway = await attach(replica)
     received = await gateway.submit(1, PROMPT, max_tokens=400, timeout_s=0.2)
@@ -198,7 +198,7 @@ async def test_a_deadline_reaches_a_waiting_request(serve, attach):
     await gateway.finished(running)
 
 
-async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(serve, attach):
+async def test_a_full_queue_rejects_at_once_with_retry_after(serve, attach):
     replica = await serve(stepped=True, max_num_seqs=1, max_num_queued_reqs=1)
     gateway = await attach(replica)
     running = await gateway.submit(1, PROMPT, max_tokens=5)

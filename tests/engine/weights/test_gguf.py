@@ -50,7 +50,7 @@ def test_types_that_gguf_reads_but_does_not_write(kind, tmp_path):
     assert np.array_equal(ours.numpy(), gguf.dequantize(raw, quantised), equal_nan=True)
 
 
-def test_slices_give_what_the_whole_gives(tmp_path, monkeypatch):
+def test_dequantised_slices_equal_the_whole(tmp_path, monkeypatch):
     write_gguf(tmp_path / "model.gguf", "Q4_1")
     whole = GgufFile(tmp_path / "model.gguf").read("token_embd.weight", torch.float32)
     monkeypatch.setattr("octavo_engine.weights.gguf_file._SLICE_ELEMENTS", 3 * HIDDEN)

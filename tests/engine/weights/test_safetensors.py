@@ -119,7 +119,7 @@ def test_truncated_files_are_named(length, folder, tensors):
         load(folder)
 
 
-def test_a_folder_without_weights_says_so(folder):
+def test_a_folder_without_weights_is_an_error(folder):
     with pytest.raises(ModelError, match=r"holds no \.safetensors file"):
         load(folder)
 
@@ -139,7 +139,7 @@ def test_a_broken_index_is_named(text, folder, tensors):
         load(folder)
 
 
-def test_fingerprint_tells_fine_tunes_apart(folder, tensors):
+def test_fingerprints_of_fine_tunes_differ(folder, tensors):
     save_file(tensors, folder / "model.safetensors")
     first = open_folder(folder).fingerprint()
     assert open_folder(folder).fingerprint() == first
