@@ -1,4 +1,4 @@
-"""What clients see when something dies or goes away under them: real Ray Serve, real engines, two replicas.
+"""Answers that clients get while replicas die or leave: real Ray Serve, real engines, two replicas.
 
 Prints, for each part, how many requests ended how and after how many seconds. Exits 1 where a promise is not kept.
 

@@ -1,4 +1,4 @@
-"""What prefix-aware routing brings: two replicas, 200 requests over 20 shared prefixes, `prefix` beside `round_robin`.
+"""Gain of prefix-aware routing: two replicas, 200 requests over 20 shared prefixes, `prefix` beside `round_robin`.
 
 Once with a cache that holds everything, once with a pool that holds 12 of the 20 prefixes on each replica. Requests
 come in a fixed random order, --concurrency at a time; each policy starts with empty caches (engines of its own).

@@ -137,7 +137,7 @@ def numbers(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def complaints(kubectl: Kubectl, specs: Sequence[dict[str, Any]]) -> list[str]:
-    """What the API server says against each spec, empty where it takes it; nothing is stored."""
+    """Return the API server's refusal of each spec, empty if it accepts the spec; nothing is stored."""
     documents = [deployment(f"case-{number}") | {"spec": spec} for number, spec in enumerate(specs)]
     try:
         kubectl.run("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(documents))

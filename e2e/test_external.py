@@ -155,7 +155,7 @@ def test_a_foreign_change_is_set_back(books: Serving, ray: RayHost) -> None:
     ]
     wanted = next(c for c in configs if c["name"] == name)
     ray.serve({**ray.settings, "applications": changed})
-    eventually("set back", lambda: ray.applications()[name]["deployed_app_config"] == wanted, timeout_s=60)
+    eventually("reverted", lambda: ray.applications()[name]["deployed_app_config"] == wanted, timeout_s=60)
     eventually("told", lambda: books.said("DriftCorrected"))
     eventually("the same gateway has taken it up", lambda: actors(ray, books, "Gateway") == before)
     books.wait_ready()
@@ -199,7 +199,7 @@ def test_a_restart_of_the_operator_changes_nothing(books: Serving, ray: RayHost,
 
 
 def resting(serving: Serving, for_s: float = 5) -> str | None:
-    """Its version, where nobody has written it for so long."""
+    """Return its version if no client has written it for ``for_s`` seconds."""
     version = str(serving.document["metadata"]["resourceVersion"])
     time.sleep(for_s)
     return version if version == serving.document["metadata"]["resourceVersion"] else None

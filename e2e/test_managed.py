@@ -53,13 +53,13 @@ def books(restricted: Kubectl, operator: Operator) -> Serving:
 
 
 def children(kubectl: Kubectl) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the operator made, by kind and name; KubeRay labels what it makes itself otherwise."""
+    """Return the operator's objects by kind and name; KubeRay gives its own objects other labels."""
     found = kubectl.list(",".join(CHILDREN), f"{OWNED}=books")
     return {(item["kind"], item["metadata"]["name"]): item for item in found}
 
 
 def specs(kubectl: Kubectl) -> dict[tuple[str, str], Any]:
-    """Uid and everything that somebody decides about the children; statuses are left out."""
+    """Return uid and specification of the children, without statuses."""
     return {
         key: (item["metadata"]["uid"], item["metadata"].get("labels"), item.get("spec"), item.get("data"))
         for key, item in children(kubectl).items()
@@ -231,7 +231,7 @@ def test_what_somebody_else_deletes_or_changes_comes_back(books: Serving) -> Non
     eventually("the Service is back", lambda: kubectl.get("service", "books") is not None)
     kubectl.patch("poddisruptionbudget", "books-engine", {"spec": {"minAvailable": 0}})
     eventually(
-        "the budget is set back",
+        "the budget is reverted",
         lambda: kubectl.get("poddisruptionbudget", "books-engine")["spec"]["minAvailable"] == 1,
     )
     assert set(specs(kubectl)) == set(wanted)

@@ -51,7 +51,7 @@ def shell(node: Node) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def notes(shell: Shell, node: Node) -> Iterator[str]:
-    """What ``helm install`` prints, once the README's three commands have run."""
+    """Output of ``helm install``, after the README's three commands."""
     block = _blocks("README.md", "On a cluster with KubeRay")[0]
     commands = re.findall(r"^\$ (.*)$", block, re.M)
     assert [command.split()[0] for command in commands] == ["helm", "kubectl", "kubectl"]

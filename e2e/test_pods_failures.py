@@ -1,4 +1,4 @@
-"""What breaks in pods, and what clients and conditions say of it."""
+"""Failures of pods, and how clients and conditions show them."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from octavo_testing.waiting import eventually
 pytestmark = [pytest.mark.node, pytest.mark.full, pytest.mark.timeout(600)]
 NAMESPACE = "failures"
 SLOWEST_S = 30
-"""A look at rest is so long after the one before."""
+"""Seconds between two looks of the operator at rest."""
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def test_suspended(kubectl: Kubectl) -> None:
 
 
 def test_external_ray(kubectl: Kubectl, node: Node) -> None:
-    """On a RayCluster of KubeRay that nobody of ours made: its head takes the replicas."""
+    """On a RayCluster that a user created with KubeRay: its head takes the replicas."""
     node.prepare(RAY)
     ray = node.cluster.kubectl.within(RAY)
     for namespace in (ray, kubectl):

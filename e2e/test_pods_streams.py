@@ -1,6 +1,6 @@
 """Streams that open before a change and outlive it: none is cut, and each equals an undisturbed greedy run.
 
-As long as they run, what they run on is there, and the deployment is not `Ready` again; new requests tell who answers.
+While they run, their replicas stay, and the deployment is not `Ready` again. New requests show which replicas answer.
 """
 
 import json
@@ -77,7 +77,7 @@ def test_a_drain_of_the_node(node: Node, books: InPods, streams: list[Stream]) -
         drain = pool.submit(node.cluster.kubectl.run, "drain", name, *flags, timeout_s=410)
         try:
             eventually("one engine goes", lambda: len(set(books.pods("engine")) & first) == 1, timeout_s=30)
-            assert answering(books) == old, "the one that is to go serves until another has come"
+            assert answering(books) == old, "the old replica serves until its successor does"
         finally:
             node.cluster.kubectl.run("uncordon", name)
         eventually("two others answer", lambda: len(now := answering(books)) == 2 and not now & old, 300, 1)

@@ -32,7 +32,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stub]:
 def everything_done(crd: Cluster, stub: Stub) -> Installation:
     """One life of a deployment of each kind, with all that it can ask for, by an operator that serves one namespace.
 
-    Its account is its own, so other operators' calls are told apart from its calls.
+    It has an account of its own, so its calls differ from the calls of other operators.
     """
     installation = Installation.make(crd, "--set", "crds.install=false", namespace=NAMESPACE, all_namespaces=False)
     kubectl = crd.kubectl.within(NAMESPACE)

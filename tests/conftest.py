@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
-# torch's threads wait for one another by spinning: where tests run side by side, one that gets no core holds up the
-# other for whole time slices, and small models take fifty times as long. Set before anything imports torch; engines
-# that load a model set their own number.
+# torch's threads wait for each other by spinning. If tests run side by side, a thread without a core delays the others
+# for whole time slices, and small models take fifty times as long. This is set before torch is imported; engines that
+# load a model set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The duration of an example depends on the machine. Examples are the same in every run, except with
@@ -39,15 +39,15 @@ def pytest_collection_finish() -> None:
 
 
 TOGETHER = ("tests/kernels/", "tests/engine/runner/")
-"""Folders whose tests all go to one process: each process compiles the kernels anew."""
+"""Folders whose tests all go to one process: each process compiles the kernels again."""
 APART = ("tests/operator/test_fault_sweep.py::",)
-"""Files whose tests share nothing and take long: they are dealt out one by one."""
+"""Files with long tests that share nothing: each test is distributed alone."""
 
 
-# Not by the mark xdist_group: under pytest 9.2 pytest-xdist 3.8 passes over it in silence.
+# Not by the mark xdist_group: pytest-xdist 3.8 ignores it silently under pytest 9.2.
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
-    """Deals out whole files, so that what the tests of one share is made once."""
+    """Distribute whole files, so that objects which the tests of one share are created once."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

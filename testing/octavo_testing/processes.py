@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None)
 
 
 class StartFailed(Exception):
-    """A process ended, or did not do what it was waited for; the message has the end of its log."""
+    """A process ended early or was late; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def stop(self, first: signal.Signals = signal.SIGTERM, timeout_s: float = 10) -> float:
-        """Seconds until it was gone; killed where it does not end in time."""
+        """Stop it, and return the seconds until it was gone; kill it if it does not end in time."""
         began = time.monotonic()
         self.send(first)
         while self.running:
@@ -83,7 +83,7 @@ class Process:
         return Path(self.log).read_text(errors="replace")[-length:]
 
     def wait(self, what: str, condition: Callable[[], object], timeout_s: float = 60) -> None:
-        """Until ``condition`` is true; raises ``StartFailed`` where the process ends first or time is up."""
+        """Wait until ``condition`` is true; raise ``StartFailed`` if the process ends first or time is up."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if not self.running:
@@ -112,7 +112,7 @@ class PidFile:
             return []
 
     def stop(self) -> None:
-        """Newest first: whoever uses the API server ends before it."""
+        """Stop the newest first: users of the API server end before it."""
         for process in reversed(self.read()):
             process.stop()
         self.path.unlink(missing_ok=True)
@@ -141,15 +141,17 @@ class Launcher:
         return process
 
     def check(self) -> None:
-        """Raises ``StartFailed`` where one of them has ended."""
+        """Raise ``StartFailed`` if one of them has ended."""
         for process in self.pids.read():
             if not process.running:
                 raise StartFailed(f"{process.name} ended at once\n{process.tail()}")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on now, and that hardly anybody takes before they are used:
-    the kernel gives out higher ones, Ray's workers take lower ones."""
+    """Return ports of the loopback interface that nothing listens on.
+
+    The kernel gives out higher ports and Ray's workers take lower ones, so these stay free until they are used.
+    """
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         while len(found) < count:
@@ -174,7 +176,7 @@ def beside_python(program: str) -> Path:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return user and system time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""A Ray on this machine that somebody else runs, as external mode finds it: dashboard, token, Serve's proxy."""
+"""A Ray on this machine that another user runs, as external mode finds it: dashboard, token, Serve's proxy."""
 
 import contextlib
 import os
@@ -41,12 +41,12 @@ class RayHost:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of Serve itself; they are fixed when it starts, by whoever starts it."""
+        """Settings of Serve itself, which are fixed when it starts."""
         port = int(self.proxy_url.rpartition(":")[2])
         return {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1", "port": port}}
 
     def serve(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """GET of Serve's configuration, or PUT of ``body`` first."""
+        """Return Serve's configuration, after a PUT of ``body`` if there is one."""
         if body is not None:
             self._call("PUT", body)
         return dict(self._call("GET", None))
@@ -55,7 +55,7 @@ class RayHost:
         return dict(self.serve()["applications"])
 
     def end(self) -> None:
-        """Ray and everything that it started, at once."""
+        """End Ray and all its processes at once."""
         _end(self.process)
 
     def _call(self, method: str, body: Mapping[str, Any] | None) -> Any:
@@ -68,7 +68,7 @@ class RayHost:
 
 @contextlib.contextmanager
 def running(*, cpus: int = 4, environment: Mapping[str, str] | None = None, timeout_s: float = 90) -> Iterator[RayHost]:
-    """A head with a Serve that has no application; it ends with this block."""
+    """Run a head with a Serve that has no application; it ends with this block."""
     # Short, because Ray puts unix sockets below it.
     folder = Path(tempfile.mkdtemp(prefix="octavo-ray-", dir="/tmp"))
     host: RayHost | None = None
@@ -140,7 +140,7 @@ def _answers(host: RayHost) -> bool:
 
 
 def _end(process: Process) -> None:
-    """Nothing of Ray is worth waiting for. Its processes are ended by their ids, orphans come to this process."""
+    """End all processes of Ray by their ids; orphans come to this process."""
     family = {process.pid} | descendants(process.pid)
     for number, grace_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 10.0)):
         for pid in family:

@@ -1,4 +1,4 @@
-"""What ``octavo up`` does with what it sees, by the operator's own plan; Serve is one in memory."""
+"""Actions of ``octavo up`` by the operator's own plan, on a Serve in memory."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ TRACEBACK = (
 
 
 class Serve:
-    """Keeps what is put and moves only when it is told to."""
+    """Keeps each configuration, and moves only on demand."""
 
     def __init__(self) -> None:
         self.declared: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What ``octavo up`` refuses before it starts anything."""
+"""Refusals of ``octavo up`` before it starts anything."""
 
 import json
 import subprocess

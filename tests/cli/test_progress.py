@@ -1,4 +1,4 @@
-"""What Serve says of an application, in words for a person."""
+"""Serve's reports about an application, in words for a person."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -36,13 +36,13 @@ def texts(chart: Chart) -> Callable[..., dict[str, str]]:
 
 @functools.cache
 def parse(text: str) -> list[Document]:
-    """Once for each text: most files are the same whatever the values."""
+    """Parse each text once: most files are the same for all values."""
     return [document for document in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if document]
 
 
 @pytest.fixture(scope="session")
 def render(texts: Callable[..., dict[str, str]]) -> Render:
-    """Returns all documents of a release; nobody changes them."""
+    """Return all documents of a release; tests do not change them."""
 
     def documents(values: Document | None = None, **where: str) -> list[Document]:
         found = texts(values, **where)

@@ -1,4 +1,4 @@
-"""What the chart starts, the operator understands."""
+"""The operator accepts the arguments that the chart gives it."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The operator's rights are those that its calls need, and no others."""
+"""The operator has the rights that its calls need, and no others."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What holds for every rendering of the chart."""
+"""Properties of every rendering of the chart."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def pod_specs(documents: list[Document]) -> Iterator[tuple[str, Document]]:
 
 
 def violations(spec: Document) -> list[str]:
-    """What of Kubernetes' Pod Security Standard `restricted` a pod breaks."""
+    """Return the rules of Kubernetes' Pod Security Standard `restricted` that a pod breaks."""
     found = [f"{field} is set" for field in ("hostNetwork", "hostPID", "hostIPC", "hostAliases") if spec.get(field)]
     allowed = {
         "configMap",

@@ -1,4 +1,4 @@
-"""What ``helm upgrade`` from the older chart in ``e2e/fixtures`` rests on; e2e runs it on a real API server."""
+"""Conditions of ``helm upgrade`` from the older chart in ``e2e/fixtures``; e2e runs it on a real API server."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_the_older_chart_is_sound() -> None:
 def test_every_object_of_it_is_upgraded_in_place(
     old: list[Document], render: Callable[..., list[Document]], find: Callable[..., Document]
 ) -> None:
-    """The same kinds and names, and the same selector, which Kubernetes lets nobody change."""
+    """The same kinds and names, and the same selector, which is immutable in Kubernetes."""
 
     def keys(documents: list[Document]) -> set[tuple[str, str]]:
         return {(d["kind"], d["metadata"]["name"]) for d in documents}

@@ -1,4 +1,4 @@
-"""What single values do, and what is refused."""
+"""Effects of single values, and refused values."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every Dockerfile keeps to; images themselves are built where there is a builder."""
+"""Rules of every Dockerfile; e2e builds the operator's image."""
 
 import fnmatch
 import re

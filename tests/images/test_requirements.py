@@ -19,7 +19,7 @@ def names(lines: list[str]) -> set[str]:
 
 
 def installed(extra: str) -> set[str]:
-    """What the metadata of installed packages say that an extra needs, by another way than the tool's."""
+    """Return the packages of an extra by installed metadata, another way than the tool's."""
     found: set[str] = set()
     queue = [Requirement(f"octavo[{extra}]")]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -50,7 +50,7 @@ def test_every_committed_file_is_fresh() -> None:
 
 @pytest.mark.parametrize("extra", ["operator", "router"])
 def test_an_extra_is_whole(extra: str) -> None:
-    """What installed metadata ask for is there, so that ``pip install --no-deps`` makes a working environment."""
+    """All packages of the metadata are listed, so that ``pip install --no-deps`` gives a working environment."""
     assert installed(extra) - names(requirements_for.requirements([extra])) == set()
 
 

@@ -134,7 +134,7 @@ def test_every_kustomization_builds_or_is_a_component() -> None:
 
 
 def test_no_yaml_under_manifests_is_left_out() -> None:
-    """A file that no kustomization names is installed by nobody."""
+    """A file that no kustomization names is never installed."""
     named = set()
     for path in MANIFESTS.rglob("kustomization.yaml"):
         named |= {(path.parent / name).resolve() for name in yaml.safe_load(path.read_text())["resources"]}

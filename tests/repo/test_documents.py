@@ -1,4 +1,4 @@
-"""What the pages that are written by hand refer to exists."""
+"""References of hand-written pages lead to existing things."""
 
 import re
 from collections.abc import Iterator

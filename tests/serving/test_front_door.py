@@ -1,4 +1,4 @@
-"""Who has the ports of a node: one gateway, and the next one once they are free."""
+"""Ports of a node: one gateway has them, and the next one when they are free."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Engines by load, on real Ray: up, down, to zero and back, and what becomes of requests meanwhile."""
+"""Engines by load, on real Ray: up, down, to zero and back, and the requests during this."""
 
 import threading
 import time
@@ -91,7 +91,7 @@ def test_targets_bounds_and_delays_count_at_once_and_replace_nothing(cluster: Cl
     engines, gateways = set(cluster.replicas("Engine")), cluster.replicas("Gateway")
 
     def there() -> set[Replica]:
-        """One that takes up a configuration is not called running for a moment."""
+        """A replica that reads a configuration is not called running for a moment."""
         return set(cluster.replicas("Engine", "RUNNING", "UPDATING"))
 
     def stays(seconds: float, least: int = 1, most: int = 3, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a change of the document changes in Serve's configuration, and so what it rolls."""
+"""Changes of the document, and the parts of Serve's configuration that they change."""
 
 import json
 from dataclasses import replace

@@ -6,7 +6,7 @@ from octavo_serving.waking import Waker
 
 
 class Calls:
-    """Calls of an engine's handle: answered when a test says so."""
+    """Calls of an engine's handle, which a test answers."""
 
     def __init__(self) -> None:
         self.made = 0

@@ -20,7 +20,7 @@ def draw(rng: random.Random) -> tuple[str, tuple[str, ...]]:
 
 
 def naive(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
-    """Returns where the first stop string completes, and which: the longest of those that complete there."""
+    """Return the position where the first stop string completes, and the longest stop string there."""
     for end in range(1, len(text) + 1):
         if ending := [stop for stop in stops if text[:end].endswith(stop)]:
             return end, max(ending, key=len)

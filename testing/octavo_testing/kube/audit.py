@@ -1,4 +1,4 @@
-"""What a ServiceAccount asked of the API server, from the server's own audit log."""
+"""Calls of a ServiceAccount, from the API server's own audit log."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ rules:
 
 
 class Right(NamedTuple):
-    """What a rule of RBAC grants: a verb on a kind of object; ``resource`` has its subresource after a slash."""
+    """Right of an RBAC rule: a verb on a kind of object; ``resource`` has its subresource after a slash."""
 
     verb: str
     group: str

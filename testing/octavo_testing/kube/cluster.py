@@ -25,7 +25,7 @@ SERVICE_ADDRESSES = "10.96.0.0/16"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster. Everything of it lies in ``folder``, which nobody else can read."""
+    """A running cluster. All its files are in ``folder``, which other users cannot read."""
 
     folder: Path
     server: str
@@ -44,7 +44,7 @@ class Cluster:
         return Kubectl(self.admin)
 
     def account(self, namespace: str, name: str) -> Path:
-        """A kubeconfig with the token of a ServiceAccount: its bearer may do what RBAC gives it, nothing else."""
+        """Write a kubeconfig with the token of a ServiceAccount, whose bearer has the rights that RBAC grants."""
         token = self.kubectl.within(namespace).run("create", "token", name, "--duration=24h").strip()
         path = self.folder / f"{namespace}.{name}.kubeconfig"
         return kubeconfig.write(path, self.server, self.authority, token, namespace)
@@ -52,7 +52,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(folder: Path, *, plugins: Sequence[str] = (), kuberay: bool = True) -> Iterator[Cluster]:
-    """A cluster that ends with this block, and with this process."""
+    """Run a cluster that ends with this block, and with this process."""
     try:
         yield start(folder, plugins=plugins, kuberay=kuberay)
     finally:
@@ -60,9 +60,9 @@ def running(folder: Path, *, plugins: Sequence[str] = (), kuberay: bool = True) 
 
 
 def start(folder: Path, *, outlive: bool = False, plugins: Sequence[str] = (), kuberay: bool = True) -> Cluster:
-    """Starts everything in an empty private folder; raises ``ToolsMissing`` or ``StartFailed``.
+    """Start everything in an empty private folder; raise ``ToolsMissing`` or ``StartFailed``.
 
-    ``plugins`` are further admission plugins of the API server. Without ``kuberay`` its kinds are not there either.
+    ``plugins`` are further admission plugins of the API server. Without ``kuberay``, its kinds are missing, too.
     """
     ensure(*API_SERVER_TIER)
     launcher = Launcher(folder, outlive)
@@ -91,7 +91,7 @@ def start(folder: Path, *, outlive: bool = False, plugins: Sequence[str] = (), k
 
 
 def start_kuberay(cluster: Cluster, *, outlive: bool = False, within: tuple[str, ...] = ()) -> None:
-    """Its manager ends where its kinds are not served yet, so they are waited for first."""
+    """Install KubeRay's kinds, wait for them, and start its manager, which exits without them."""
     kubectl = cluster.kubectl
     kubectl.run("apply", "--server-side", *(part for file in kuberay_crds() for part in ("-f", str(file))))
     kubectl.run("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{name}" for name in KUBERAY_CRDS))
@@ -111,7 +111,7 @@ def wait_for_accounts(kubectl: Kubectl) -> None:
 
 
 def home() -> Path:
-    """Where ``make kube`` keeps its cluster: one per user."""
+    """Return the folder of the cluster of ``make kube``: one per user."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime, "octavo-kube") if runtime else Path(f"/tmp/octavo-kube-{os.getuid()}")
 
@@ -140,7 +140,7 @@ def up() -> None:
             print(f"Programs were built in {built - began:.0f} s.")
         print(f"The cluster was up in {time.monotonic() - built:.1f} s.")
     print(
-        "Its node is a fake: pods are said to run, and do not. Logs and certificates are in"
+        "Its node is a fake: it reports that pods run, but runs none. Logs and certificates are in"
         f" {folder}; `make kube-down` ends and removes everything.\n\n"
         f"export KUBECONFIG={folder / 'admin.kubeconfig'}\n"
         "helm install octavo helm/octavo --namespace octavo --create-namespace"

@@ -1,4 +1,4 @@
-"""etcd, API server, controller manager and scheduler: what every cluster of the tests has, wherever it runs."""
+"""etcd, API server, controller manager and scheduler: the same in every cluster of the tests."""
 
 import ssl
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """What further clients of the API server are made with."""
+    """Address and authority, from which further clients of the API server get their credentials."""
 
     folder: Path
     server: str
     authority: Authority
 
     def identity(self, name: str, user: str, *groups: str) -> tuple[Path, Pair]:
-        """A kubeconfig named ``name``, and the client certificate in it."""
+        """Write a kubeconfig named ``name``, and return it with its client certificate."""
         pair = self.authority.client(user, *groups)
         return self.write(name, pair), pair
 

@@ -22,7 +22,7 @@ class Helm:
         self.namespace = namespace
 
     def run(self, *arguments: str, timeout_s: float = 120) -> str:
-        """Standard output; raises ``Refused`` where the exit status is not 0."""
+        """Return standard output; raise ``Refused`` if the exit status is not 0."""
         environment = os.environ | {
             "KUBECONFIG": str(self._kubeconfig),
             "HELM_CACHE_HOME": str(self._folder / "helm-cache"),
@@ -45,7 +45,7 @@ class Helm:
         return self.run("uninstall", release, "--wait", *flags)
 
     def template(self, *flags: str, chart: Path = CHART) -> str:
-        """For the API server that this is all about, which helm does not ask here."""
+        """Render for the version of the tests' API server, which ``helm template`` does not query."""
         return self.run("template", "octavo", str(chart), f"--kube-version={version('kubernetes')}", *flags)
 
     def releases(self) -> list[dict[str, Any]]:

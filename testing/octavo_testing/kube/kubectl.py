@@ -1,4 +1,4 @@
-"""What tests ask of a cluster, through the real kubectl."""
+"""Access to a cluster through the real kubectl."""
 
 import json
 import subprocess
@@ -14,11 +14,11 @@ Object = dict[str, Any]
 
 
 class Refused(Exception):
-    """kubectl's own words."""
+    """A command that failed; the message is kubectl's."""
 
 
 class Kubectl:
-    """Commands with one kubeconfig, in one namespace; with an empty one, in those that the objects name."""
+    """Commands with one kubeconfig in one namespace. If it is empty, objects name their own namespace."""
 
     def __init__(self, kubeconfig: Path, namespace: str = "default") -> None:
         self.kubeconfig = kubeconfig
@@ -28,7 +28,7 @@ class Kubectl:
         return Kubectl(self.kubeconfig, namespace)
 
     def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120) -> str:
-        """Standard output; raises ``Refused`` where the exit status is not 0."""
+        """Return standard output; raise ``Refused`` if the exit status is not 0."""
         command = [
             str(beside_python("kubectl")),
             f"--kubeconfig={self.kubeconfig}",
@@ -52,7 +52,7 @@ class Kubectl:
         return self.run("create", "-f", "-", stdin=_stream(documents))
 
     def get(self, kind: str, name: str) -> Object | None:
-        """The object, None where there is none."""
+        """Return the object, or None."""
         found = self.run("get", kind, name, "-o", "json", "--ignore-not-found", "--show-managed-fields=false")
         return dict(json.loads(found)) if found.strip() else None
 
@@ -70,7 +70,7 @@ class Kubectl:
         return self.run("delete", kind, name, "--ignore-not-found", *flags)
 
     def condition(self, kind: str, name: str, type_: str) -> Object:
-        """A condition of the object's status, empty where it has none."""
+        """Return a condition of the object's status, empty if it has none."""
         found = self.get(kind, name) or {}
         conditions = found.get("status", {}).get("conditions", [])
         return next((dict(c) for c in conditions if c["type"] == type_), {})

@@ -1,4 +1,4 @@
-"""The operator as a process of this machine, with nothing but the rights that the chart gives its ServiceAccount."""
+"""The operator as a process of this machine, with the rights that the chart gives its ServiceAccount and no others."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def add_definition(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A release of the chart whose own pod is paused, because nothing runs on the fake node."""
+    """A release of the chart with no operator pod, because the fake node runs none."""
 
     cluster: Cluster
     helm: Helm
@@ -81,7 +81,7 @@ class Installation:
         return f"{self.namespace}:{RELEASE}"
 
     def granted(self) -> set[Right]:
-        """What the rendered roles allow the operator's account."""
+        """Return the rights of the operator's account by the rendered roles."""
         rendered = self.helm.template(*self.flags)
         kind = "ClusterRole" if self.all_namespaces else "Role"
         return {
@@ -95,7 +95,7 @@ class Installation:
         }
 
     def recorded(self) -> list[Call]:
-        """What the account asked of the API server since the cluster began."""
+        """Return the account's calls to the API server since the cluster started."""
         return list(calls(self.cluster.audit_log, self.account))
 
     def operator(self, *flags: str, name: str = "operator", dashboard: str | None = None) -> "Operator":
@@ -104,7 +104,7 @@ class Installation:
 
 
 class Operator:
-    """Started and stopped as often as a test likes; its log is one file."""
+    """An operator that a test starts and stops at will; its log is one file."""
 
     def __init__(self, installation: Installation, name: str, flags: Sequence[str], dashboard: str | None) -> None:
         self._installation = installation
@@ -120,7 +120,7 @@ class Operator:
         return self._process
 
     def start(self, *flags: str) -> float:
-        """Seconds until it was healthy. ``flags`` come after those that it was made with."""
+        """Start it, and return the seconds until it was healthy. ``flags`` come after the flags of the constructor."""
         began = time.monotonic()
         installed = self._installation
         kubeconfig = installed.cluster.account(installed.namespace, RELEASE)
@@ -147,7 +147,7 @@ class Operator:
         return time.monotonic() - began
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """Seconds until it was gone."""
+        """Stop it, and return the seconds until it was gone."""
         return self.process.stop(number, timeout_s=30)
 
     def restart(self, *flags: str) -> None:
@@ -165,7 +165,7 @@ class Operator:
         return answers(f"http://127.0.0.1:{self._health_port}/readyz")
 
     def metric(self, name: str, labels: Sequence[str] = ()) -> float:
-        """Sum of a metric's samples that carry all ``labels``, each ``name="value"``."""
+        """Return the sum of a metric's samples that carry all ``labels``, each ``name="value"``."""
         page = get(f"http://127.0.0.1:{self._metrics_port}/metrics")
         pattern = re.compile(rf"^{re.escape(name)}(\{{[^}}]*\}})? (\S+)", re.MULTILINE)
         return sum(float(value) for held, value in pattern.findall(page) if all(label in held for label in labels))

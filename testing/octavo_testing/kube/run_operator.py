@@ -1,6 +1,6 @@
-"""The operator as it is, but that managed clusters' dashboards are where ``OCTAVO_E2E_DASHBOARD`` says.
+"""The operator, with the dashboards of managed clusters at the address in ``OCTAVO_E2E_DASHBOARD``.
 
-Pods of the fake node run nothing, so somebody else plays their Ray. ``{namespace}`` and ``{cluster}`` are filled in.
+Pods of the fake node run nothing, so a stub plays their Ray. ``{namespace}`` and ``{cluster}`` are filled in.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ class Stub:
         return f"{self.url}/{{namespace}}/{{cluster}}"
 
     def forget(self, namespace: str, cluster: str) -> None:
-        """Its head is gone: another of the same name would know nothing."""
+        """Drop the state of a cluster whose head is gone: a new head of the name starts empty."""
         httpx.delete(f"{self.url}/{namespace}/{cluster}{_API}", trust_env=False).raise_for_status()
 
 
@@ -83,7 +83,7 @@ class Dashboards:
             self._known[prefix] = await self._make(prefix.replace(f":{self._port}", ""))
         fake = self._known[prefix]
         answer: web.StreamResponse = await fake._handle(request.clone(rel_url=URL(path)))
-        # It remembers all that was said to it, for its own tests.
+        # The fake records all calls for its own tests.
         for memory in (fake.calls, fake.headers, fake.puts):
             memory.clear()
         return answer

@@ -1,4 +1,4 @@
-"""One ServingDeployment as its user sees it: through kubectl, and by the tokens that come out."""
+"""One ServingDeployment as its user sees it: through kubectl, and by its tokens."""
 
 import json
 import time
@@ -37,7 +37,7 @@ class Serving:
         return self.kubectl.condition(KIND, self.name, type_)
 
     def says(self, type_: str, status: str, reason: str = "") -> bool:
-        """Whether a condition, about the current generation, has this status and reason."""
+        """Return whether a condition of the current generation has this status and reason."""
         document = self.document
         for c in (document.get("status") or {}).get("conditions", []):
             if c["type"] == type_:
@@ -46,7 +46,7 @@ class Serving:
         return False
 
     def wait(self, type_: str, status: str, reason: str = "", timeout_s: float = 90) -> float:
-        """Seconds until the condition says so."""
+        """Return the seconds until the condition has this status and reason."""
         began = time.monotonic()
         try:
             eventually(
@@ -57,7 +57,7 @@ class Serving:
         return time.monotonic() - began
 
     def wait_ready(self, timeout_s: float = 120) -> float:
-        """As a user waits: kubectl compares the condition's generation with the object's."""
+        """Wait with kubectl, which compares the condition's generation with the object's; return the seconds."""
         began = time.monotonic()
         try:
             self.kubectl.run(
@@ -72,12 +72,12 @@ class Serving:
         return time.monotonic() - began
 
     def edit(self, change: Mapping[str, Any]) -> int:
-        """Merges into spec; the new generation."""
+        """Merge into the spec, and return the new generation."""
         self.kubectl.patch(KIND, self.name, {"spec": change})
         return int(self.document["metadata"]["generation"])
 
     def events(self) -> list[tuple[str, str, str]]:
-        """Type, reason and message of what was said about it, oldest first."""
+        """Return type, reason and message of its events, oldest first."""
         found = self.kubectl.list("events")
         about = [e for e in found if (e.get("involvedObject") or e.get("regarding") or {}).get("name") == self.name]
         about.sort(key=lambda e: e["metadata"]["creationTimestamp"])
@@ -90,7 +90,7 @@ class Serving:
 def complete(
     base: str, model: str, max_tokens: int = 8, prompt: str = "Once upon a time", timeout_s: float = 60
 ) -> str:
-    """Text of one completion at an OpenAI base address, with ``/v1`` in it."""
+    """Return the text of one completion at an OpenAI base address, with ``/v1`` in it."""
     body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0}
     answer = httpx.post(f"{base}/completions", json=body, timeout=timeout_s, trust_env=False).raise_for_status()
     return str(answer.json()["choices"][0]["text"])

@@ -1,4 +1,4 @@
-"""Finds the programs of the test cluster, and builds what is missing from Go modules.
+"""Programs of the test cluster: found, or built from Go modules.
 
 They lie in a cache outside the checkout, keyed by the module files that pin them. ``KUBEBUILDER_ASSETS`` comes first,
 as with controller-runtime's envtest. Run as a command, it builds everything that the API server's tier needs.
@@ -80,11 +80,11 @@ NODE_TIER = (
 
 
 class ToolsMissing(Exception):
-    """A program is neither there nor can be built here; the message says why and what helps."""
+    """A program is missing and cannot be built here; the message names the reason and the remedy."""
 
 
 def locate(name: str) -> Path:
-    """The program's path, whether or not it is built yet."""
+    """Return the program's path, built or not."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and os.access(given := Path(assets) / name, os.X_OK):
         return given
@@ -98,7 +98,7 @@ def locate(name: str) -> Path:
 
 
 def ensure(*names: str) -> dict[str, Path]:
-    """Paths of the programs, built where they are missing; raises ``ToolsMissing``."""
+    """Return the paths of programs, and build the missing ones; raise ``ToolsMissing``."""
     found = {name: locate(name) for name in names}
     for name, path in found.items():
         if not path.exists():
@@ -107,7 +107,7 @@ def ensure(*names: str) -> dict[str, Path]:
 
 
 def why_not(*names: str) -> str | None:
-    """Why the programs can be had neither from the cache nor by building, None where they can."""
+    """Return the reason why programs are neither in the cache nor buildable, or None."""
     missing = [name for name in names if not locate(name).exists()]
     if missing and shutil.which("go") is None:
         return f"{', '.join(missing)} not built, and there is no Go compiler: install Go, or set KUBEBUILDER_ASSETS"
@@ -115,7 +115,7 @@ def why_not(*names: str) -> str | None:
 
 
 def kuberay_crds() -> list[Path]:
-    """The files with KubeRay's CustomResourceDefinitions, from the module that its operator is built from."""
+    """Return the files with KubeRay's CustomResourceDefinitions, from the module of its operator."""
     program = PROGRAMS["kuberay"]
     kept = locate("kuberay").parent / "crds"
     if not kept.exists():
@@ -131,7 +131,7 @@ def kuberay_crds() -> list[Path]:
 
 
 def version(module: str) -> str:
-    """The version that a module below ``e2e/tools`` pins of its tool's module, empty where it is the tool itself."""
+    """Return the version of a tool that its module below ``e2e/tools`` pins; empty if the module is the tool."""
     text = (MODULES / module / "go.mod").read_text()
     package = next(p.package for p in PROGRAMS.values() if p.module == module)
     if text.startswith(f"module {package}\n"):
@@ -143,7 +143,7 @@ def version(module: str) -> str:
 
 
 def cache() -> Path:
-    """Where everything is kept that is the same for all checkouts."""
+    """Return the folder of files that all checkouts share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo"
 
 
@@ -162,7 +162,7 @@ def _build(program: Program, path: Path) -> None:
 
 
 def _flags(program: Program) -> list[str]:
-    """Without a version, clients cannot parse what the API server says of itself."""
+    """Return linker flags: clients cannot parse the API server's version without a stamp."""
     number = version(program.module)
     flags = ["-s", "-w"]
     if program.module == "kubernetes":
@@ -196,7 +196,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def main(names: list[str]) -> None:
-    """Builds the named programs, or all of the API server's tier, and prints where they are; ``node`` is the node's."""
+    """Build the named programs, or all of the API server's tier, and print their paths; ``node`` names the node's."""
     for name, path in ensure(*(NODE_TIER if names == ["node"] else names or API_SERVER_TIER)).items():
         print(f"{name} {path}")
     kuberay_crds()

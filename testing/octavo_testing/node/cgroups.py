@@ -9,19 +9,19 @@ NAME = "octavo-node"
 
 
 def hierarchies() -> list[Path]:
-    """Where the machine mounts them: one for each controller (v1), one for all (v2), or both."""
+    """Return the machine's mounts: one for each controller (v1), one for all (v2), or both."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     halves = [line.split(" - ") for line in mounts]
     return [Path(left.split()[4]) for left, right in halves if right.split()[0] in ("cgroup", "cgroup2")]
 
 
 def folders() -> list[Path]:
-    """Those of the node that there are."""
+    """Return the node's existing cgroups."""
     return [folder for root in hierarchies() if (folder := root / NAME).is_dir()]
 
 
 def processes() -> set[int]:
-    """Ids of all that run in the node's pods."""
+    """Return the ids of all processes in the node's pods."""
     found: set[int] = set()
     for folder in folders():
         for path in folder.rglob("cgroup.procs"):
@@ -32,7 +32,7 @@ def processes() -> set[int]:
 
 
 def make() -> None:
-    """kubelet makes none for its root, it only looks for it."""
+    """Create the root cgroup, which a kubelet requires and does not create."""
     for root in hierarchies():
         folder = root / NAME
         folder.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def make() -> None:
 
 
 def remove(timeout_s: float = 30) -> list[Path]:
-    """Removes them, once their processes have ended; returns those that are still there."""
+    """Remove the node's cgroups after their processes have ended; return the remaining ones."""
     deadline = time.monotonic() + timeout_s
     while (left := folders()) and time.monotonic() < deadline:
         for folder in left:

@@ -1,10 +1,10 @@
-"""What the server's pods run here: this machine's programs and this checkout's environment, mounted.
+"""Environment of the server's pods: this machine's programs and this checkout, mounted.
 
 The image of the server is a skeleton: folders, links and a user. Pods mount the rest, read-only, at the places where
 it lies on this machine, by PersistentVolumeClaims: Pod Security ``restricted`` allows them and forbids ``hostPath``.
 
-An admission policy adds the mounts to pods of that image, and lowers what they request, so that documents that are
-meant for larger nodes run on this one as they are.
+An admission policy adds the mounts to pods of that image, and lowers their requests. So documents for larger nodes run
+on this one unchanged.
 """
 
 import json
@@ -55,7 +55,7 @@ class Mounted:
 
 
 def mounted() -> list[Mounted]:
-    """Raises ``StartFailed`` where users other than root may not read one of them."""
+    """Return the mounted folders; raise ``StartFailed`` if users other than root may not read one of them."""
     python = Path(sys.base_prefix).resolve()
     environment = Path(sys.prefix).resolve()
     found = [Mounted("programs", Path("/usr")), Mounted("checkout", CHECKOUT)]
@@ -70,7 +70,7 @@ def mounted() -> list[Mounted]:
 
 
 def kernels_folder() -> Path:
-    """Compiled kernels outlive the node: each engine would compile them for a minute."""
+    """Return the folder of compiled kernels. It outlives the node: each engine would compile them for a minute."""
     folder = cache() / "e2e-kernels"
     folder.mkdir(parents=True, exist_ok=True)
     os.chown(folder, USER, USER)
@@ -224,7 +224,7 @@ def _claim(one: Mounted) -> str:
 
 
 def _mount_points() -> Iterator[str]:
-    """Every folder on the way to a mount, for all to pass: runc would make them too, but for root alone."""
+    """Yield every folder on the way to a mount, open to all users: runc would create it for root only."""
     seen = {"usr", "root", "home", "home/ray", "octavo", "octavo/cache", "octavo/cache/octavo", "opt", "var", "tmp"}
     for one in mounted():
         at = Path(one.at)

@@ -34,7 +34,7 @@ class Namespaces:
         return ("nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "--")
 
     def run(self, *command: str | Path, timeout_s: float = 120) -> str:
-        """Standard output; raises ``StartFailed`` where the exit status is not 0."""
+        """Return standard output; raise ``StartFailed`` if the exit status is not 0."""
         words = [str(part) for part in command]
         done = subprocess.run(
             [*self.enter, *words], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
@@ -83,7 +83,7 @@ def make(launcher: Launcher) -> Namespaces:
 
 
 def end(holder: Process) -> None:
-    """Kills the process that holds them, and returns when all in them have ended."""
+    """Kill the process that holds them, and return when all processes in them have ended."""
     init = _child(holder)
     inside = Namespaces(init).processes() if init is not None and holder.running else []
     holder.stop(signal.SIGKILL)
@@ -93,7 +93,7 @@ def end(holder: Process) -> None:
 
 
 def of(holder: Process) -> Namespaces | None:
-    """Those that a process holds, None where it has ended."""
+    """Return the namespaces that a process holds, or None if it has ended."""
     init = _child(holder) if holder.running else None
     return Namespaces(init) if init is not None else None
 
@@ -107,7 +107,7 @@ def _child(holder: Process) -> int | None:
 
 
 def _asleep(init: int) -> bool:
-    """Whether it has become the command that does nothing: all mounts of unshare are made then."""
+    """Return whether ``sleep`` runs: all mounts of unshare exist then."""
     return Path(f"/proc/{init}/comm").read_text().strip() == "sleep"
 
 

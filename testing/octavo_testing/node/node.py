@@ -34,7 +34,7 @@ class Node:
     namespaces: Namespaces
 
     def prepare(self, namespace: str) -> None:
-        """Makes a namespace that takes only what Pod Security ``restricted`` admits, with claims on the environment."""
+        """Create a namespace with Pod Security ``restricted`` and claims on the environment."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted", **environment.LABEL}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
         if self.cluster.kubectl.get("namespace", namespace) is None:
@@ -56,11 +56,11 @@ class Node:
 
 
 class Held(Exception):
-    """Another checkout has the machine's node, or starts or ends it now; the message says which."""
+    """Another checkout has the machine's node, or starts or ends it now; the message names it."""
 
 
 def start(*, outlive: bool = False) -> Node:
-    """A node without the images of ours; raises ``ToolsMissing``, ``StartFailed`` or ``Held``."""
+    """Start a node without our images; raise ``ToolsMissing``, ``StartFailed`` or ``Held``."""
     ensure(*NODE_TIER)
     with _claim() as folder:
         if _running(folder) is not None:
@@ -77,7 +77,7 @@ def start(*, outlive: bool = False) -> Node:
 
 
 def find() -> Node | None:
-    """This checkout's node, None where none runs; raises ``Held`` where it is another checkout's."""
+    """Return this checkout's node, or None; raise ``Held`` if another checkout has one."""
     with _claim() as folder:
         held = _running(folder)
         if held is not None and _holder(folder) != str(CHECKOUT):
@@ -90,7 +90,7 @@ def find() -> Node | None:
 
 
 def stop() -> bool:
-    """Ends it and removes all that it left, also of one that crashed; whether there was anything."""
+    """Stop the node, also after a crash, and remove its files; return whether there was anything."""
     if not HOME.exists():
         return False
     with _claim() as folder:

@@ -1,4 +1,4 @@
-"""ServingDeployments whose pods run on the node, and what is seen of them from outside."""
+"""ServingDeployments whose pods run on the node, and their state from outside."""
 
 import time
 from collections.abc import Mapping
@@ -43,13 +43,13 @@ class InPods(Serving):
         return str(found["spec"]["clusterIP"])
 
     def pods(self, component: str) -> dict[str, str]:
-        """Names and uids of those that are not on their way out."""
+        """Return names and uids of the pods that are not being deleted."""
         selector = f"serving.octavo.dev/deployment={self.name},app.kubernetes.io/component={component}"
         found = self.kubectl.list("pod", selector)
         return {p["metadata"]["name"]: p["metadata"]["uid"] for p in found if "deletionTimestamp" not in p["metadata"]}
 
     def initializes(self, pod: str) -> bool:
-        """Whether its init container runs."""
+        """Return whether its init container runs."""
         found = self.kubectl.get("pod", pod) or {}
         states = [s["state"] for s in found.get("status", {}).get("initContainerStatuses", ())]
         return any("running" in state for state in states)
@@ -58,7 +58,7 @@ class InPods(Serving):
         return self.kubectl.run("logs", pod, "--all-containers=false", "--container=ray-worker")
 
     def applications(self) -> str:
-        """What Ray's dashboard shows of Serve, as JSON, asked for in the head's pod."""
+        """Return the dashboard's JSON about Serve, requested in the head's pod."""
         (head,) = self.pods("head")
         script = (
             "import os, urllib.request as r; print(r.urlopen(r.Request('http://127.0.0.1:8265/api/serve/applications/',"
@@ -67,13 +67,13 @@ class InPods(Serving):
         return self.kubectl.run("exec", head, "--container=ray-head", "--", "python", "-c", script)
 
     def delete(self, *flags: str, timeout_s: float = 60) -> float:
-        """Seconds until the resource is gone."""
+        """Delete the resource, and return the seconds until it is gone."""
         began = time.monotonic()
         self.kubectl.run("delete", f"sdep/{self.name}", f"--timeout={timeout_s:.0f}s", *flags, timeout_s=timeout_s + 10)
         return time.monotonic() - began
 
     def left(self) -> list[str]:
-        """What is there of the deployment, Ray's and KubeRay's own objects too, by kind and name."""
+        """Return the deployment's objects by kind and name, also Ray's and KubeRay's own."""
         kinds = "raycluster,pod,service,endpointslice,secret,serviceaccount,poddisruptionbudget,networkpolicy,configmap"
         names = [(found["kind"], found["metadata"]["name"]) for found in self.kubectl.list(kinds)]
         return [f"{kind}/{name}" for kind, name in names if name == self.name or name.startswith(f"{self.name}-")]
@@ -113,7 +113,7 @@ def start_redis(kubectl: Kubectl, *flags: str) -> None:
 
 
 def install(node: Node, *values: str) -> Helm:
-    """The chart as printed, with the operator in a pod; returns when that is ready."""
+    """Install the chart as printed, with the operator in a pod; return when the pod is ready."""
     helm = Helm(node.cluster.admin, node.cluster.folder, NAMESPACE)
     helm.install(RELEASE, "--set", "clusterWide=true", *values)
     node.cluster.kubectl.within(NAMESPACE).run(
@@ -129,7 +129,7 @@ def serve(node: Node, namespace: str, document: Mapping[str, Any]) -> InPods:
 
 
 def end(*servings: InPods) -> None:
-    """Deletes them and waits for their pods, which a namespace by itself would keep for minutes."""
+    """Delete deployments, and wait for their pods, which a namespace would keep for minutes."""
     for serving in servings:
         if serving.exists:
             serving.delete()
@@ -138,14 +138,14 @@ def end(*servings: InPods) -> None:
 
 
 def uninstall(node: Node, *namespaces: str) -> None:
-    """Removes the operator, and namespaces in which nothing is deployed any more."""
+    """Remove the operator, and namespaces without deployments."""
     Helm(node.cluster.admin, node.cluster.folder, NAMESPACE).uninstall(RELEASE)
     for namespace in namespaces:
         node.forget(namespace)
 
 
 def stages(serving: InPods, pod: str, began: float) -> str:
-    """When its pod got where, in seconds after ``began``; Kubernetes writes whole ones."""
+    """Return the seconds from ``began`` to each stage of a pod; Kubernetes writes whole seconds."""
     found = serving.kubectl.get("pod", pod)
     assert found is not None
     reached = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"] if c["status"] == "True"}

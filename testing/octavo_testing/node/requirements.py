@@ -1,4 +1,4 @@
-"""What of this machine a node needs: root, namespaces, and programs of Debian packages."""
+"""Requirements of a node: root, namespaces, and programs of Debian packages."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ PACKAGES = {
 
 
 def reason_against() -> str | None:
-    """Why no node can be started here, None where one can; changes nothing."""
+    """Return the reason why no node can start here, or None; change nothing."""
     if sys.platform != "linux":
         return "a node needs Linux"
     if os.geteuid() != 0:
@@ -44,7 +44,7 @@ def reason_against() -> str | None:
 
 
 def install() -> None:
-    """Installs the Debian packages that are not there; raises ``ToolsMissing``."""
+    """Install the missing Debian packages; raise ``ToolsMissing``."""
     packages = sorted({PACKAGES[program] for program in _missing()})
     if not packages:
         return

@@ -1,4 +1,4 @@
-"""What a node could leave on this machine: compared before it came and after it went."""
+"""Traces that a node could leave on this machine, compared before its start and after its end."""
 
 import contextlib
 import subprocess
