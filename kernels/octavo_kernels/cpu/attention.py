@@ -9,15 +9,17 @@ add exact zeros. So the sums of a row depend on its position alone.
 """
 
 import ctypes
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo_kernels.cpu.attention_plan import END, ITEM_BYTES, KV_HEAD, SEQUENCE, TOKEN, TOKENS
 from octavo_kernels.cpu.exponential import exp2
 from octavo_kernels.cpu.instruction_set import TILE
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.linear import multiply_panel
-from octavo_kernels.cpu.memory import F32, I32, I64, address, at, fma, item_size, load, prefetch, store
+from octavo_kernels.cpu.memory import F32, I32, I64, Floats, Tag, address, at, fma, item_size, load, prefetch, store
 from octavo_kernels.cpu.pool import job, launch
 from octavo_kernels.cpu.records import read_cache, read_step, reader, record
 from octavo_kernels.cpu.reductions import LANES, maximum, weigh
@@ -51,7 +53,9 @@ _read_queries = reader(Queries)
 
 
 @jit()
-def _add_values(p, p_stride, rows, v, v_stride, k, head_dim, o, o_stride, v_tag):
+def _add_values(
+    p: int, p_stride: int, rows: int, v: int, v_stride: int, k: int, head_dim: int, o: int, o_stride: int, v_tag: Tag
+) -> None:
     """Compute ``o[rows, head_dim] += p[rows, k] @ v[k, head_dim]``.
 
     The sums follow the order of k, however a caller cuts k.
@@ -93,7 +97,18 @@ def _add_values(p, p_stride, rows, v, v_stride, k, head_dim, o, o_stride, v_tag)
 
 
 @jit()
-def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_dim, scale, tag):
+def _load_queries(
+    target: Floats,
+    padded: int,
+    q: int,
+    q_stride: int,
+    tokens: int,
+    first_head: int,
+    group: int,
+    head_dim: int,
+    scale: np.float32,
+    tag: Tag,
+) -> None:
     """Write scaled queries in fp32, ``[tokens * group, padded]``, with zeros after ``head_dim``."""
     size = item_size(tag)
     for t in range(tokens):
@@ -107,7 +122,17 @@ def _load_queries(target, padded, q, q_stride, tokens, first_head, group, head_d
 
 
 @jit()
-def _locate_keys(rows, kv, block_stride, table, block_size, base, count, row_bytes, plane):
+def _locate_keys(
+    rows: NDArray[np.int64],
+    kv: int,
+    block_stride: int,
+    table: Any,
+    block_size: int,
+    base: int,
+    count: int,
+    row_bytes: int,
+    plane: int,
+) -> None:
     """Fill ``rows`` with the addresses of the keys of ``count`` positions from ``base`` on.
 
     The last address fills the rest of ``rows``. Prefetches all cache lines of these keys and of their values, which lie
@@ -129,7 +154,7 @@ def _locate_keys(rows, kv, block_stride, table, block_size, base, count, row_byt
 
 
 @jit()
-def _transpose_keys(keys, padded, rows, head_dim, count, tag):
+def _transpose_keys(keys: Floats, padded: int, rows: NDArray[np.int64], head_dim: int, count: int, tag: Tag) -> None:
     """Transpose the keys at the addresses ``rows`` to panels, with zeros after ``head_dim``.
 
     The panels are ``[KV_TILE / width, padded, width]``. Columns after ``count`` hold arbitrary values: their scores are
@@ -151,7 +176,9 @@ def _transpose_keys(keys, padded, rows, head_dim, count, tag):
 
 
 @jit()
-def _to_weights(scores, first, end, highest, total, r, o, padded):
+def _to_weights(
+    scores: Floats, first: int, end: int, highest: Floats, total: Floats, r: int, o: Floats, padded: int
+) -> None:
     """Turn the scores of row ``r`` into weights, with 0 outside of ``first .. end - 1``.
 
     Rescales the previous sums of the row.
@@ -178,7 +205,18 @@ def _to_weights(scores, first, end, highest, total, r, o, padded):
 
 
 @jit()
-def _store_rows(out, heads, first_head, group, head_dim, tokens, o, total, padded, tag):
+def _store_rows(
+    out: int,
+    heads: int,
+    first_head: int,
+    group: int,
+    head_dim: int,
+    tokens: int,
+    o: Floats,
+    total: Floats,
+    padded: int,
+    tag: Tag,
+) -> None:
     size = item_size(tag)
     for t in range(tokens):
         for h in range(group):
@@ -190,7 +228,22 @@ def _store_rows(out, heads, first_head, group, head_dim, tokens, o, total, padde
 
 
 @jit()
-def _attend_rows(queries, o, highest, total, rows, group, cache, head, table, padded, first_position, end, window, tag):
+def _attend_rows(
+    queries: Floats,
+    o: Floats,
+    highest: Floats,
+    total: Floats,
+    rows: int,
+    group: int,
+    cache: int,
+    head: int,
+    table: Any,
+    padded: int,
+    first_position: int,
+    end: int,
+    window: int,
+    tag: Tag,
+) -> None:
     """Add the positions up to ``end - 1`` to the sums of ``rows`` query rows, a tile at a time."""
     layer = read_cache(cache)
     block_size, block_stride, head_dim = layer.block_size, layer.block_stride, layer.head_dim
@@ -226,7 +279,7 @@ def _attend_rows(queries, o, highest, total, rows, group, cache, head, table, pa
 
 
 @jit()
-def _attend_item(queries, cache, step, tag, n):
+def _attend_item(queries: int, cache: int, step: int, tag: Tag, n: int) -> None:
     layer, asked, places = read_cache(cache), _read_queries(queries), read_step(step)
     heads, head_dim = asked.heads, layer.head_dim
     group, size = heads // layer.heads, item_size(tag)
@@ -246,7 +299,7 @@ def _attend_item(queries, cache, step, tag, n):
 
 
 @jit()
-def attend(pool, queries, cache, step, tag):
+def attend(pool: int, queries: int, cache: int, step: int, tag: Tag) -> None:
     """Compute all items of a step for one layer.
 
     The arguments are the addresses of records: ``Queries``, ``CacheLayer`` and ``StepPlaces``.

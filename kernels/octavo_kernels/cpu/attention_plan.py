@@ -5,14 +5,19 @@ positions, so the load never changes an order of sums. Threads take the largest 
 """
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.records import StepPlaces
 from octavo_kernels.interface import AttentionMetadata
+
+Shorts: TypeAlias = NDArray[np.int32]
+Longs: TypeAlias = NDArray[np.int64]
 
 QUERY_TOKENS = 32
 _FIELDS = 5
@@ -24,12 +29,14 @@ ITEM_BYTES = _FIELDS * 8
 class AttentionWork:
     """Items ``int64 [n, 5]``, the largest last, because the pool runs the last chunk first, and all addresses."""
 
-    items: np.ndarray
+    items: Longs
     places: StepPlaces
 
 
 @jit()
-def locate(query_start_loc, seq_lens, block_tables, block_size, positions, slots):
+def locate(
+    query_start_loc: Shorts, seq_lens: Shorts, block_tables: Shorts, block_size: int, positions: Longs, slots: Longs
+) -> None:
     """Compute positions and slots of the step's tokens, which are the last ones of their sequences."""
     for i in range(len(seq_lens)):
         first = query_start_loc[i]
@@ -41,7 +48,7 @@ def locate(query_start_loc, seq_lens, block_tables, block_size, positions, slots
 
 
 @jit()
-def _divide(query_start_loc, seq_lens, kv_heads):
+def _divide(query_start_loc: Shorts, seq_lens: Shorts, kv_heads: int) -> Longs:
     """Return the items in the order of sequences: see ``AttentionWork``."""
     count = 0
     for i in range(len(seq_lens)):
@@ -49,7 +56,7 @@ def _divide(query_start_loc, seq_lens, kv_heads):
     items, n = np.empty((count, _FIELDS), np.int64), 0
     for i in range(len(seq_lens)):
         first, length = np.int64(query_start_loc[i]), np.int64(seq_lens[i])
-        tokens = np.int64(query_start_loc[i + 1]) - first
+        tokens: Any = np.int64(query_start_loc[i + 1]) - first
         for offset in range(0, tokens, QUERY_TOKENS):
             run = min(QUERY_TOKENS, tokens - offset)
             for head in range(kv_heads):
@@ -61,7 +68,7 @@ def _divide(query_start_loc, seq_lens, kv_heads):
 
 
 @jit()
-def _by_cost(items):
+def _by_cost(items: Longs) -> Longs:
     """Sort items by their cost: products for each token and position, and one reading of each position."""
     costs = np.empty(len(items))
     for n in range(len(items)):

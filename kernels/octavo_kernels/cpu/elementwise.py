@@ -4,12 +4,13 @@ Arguments are addresses and item counts (see ``memory``). A row's arithmetic doe
 """
 
 import ctypes
+from typing import Any
 
 import numpy as np
 
 from octavo_kernels.cpu.exponential import gelu_tanh, silu
 from octavo_kernels.cpu.jit import jit
-from octavo_kernels.cpu.memory import F32, I64, at, item_size, load, store
+from octavo_kernels.cpu.memory import F32, I64, IdTag, Tag, at, item_size, load, store
 from octavo_kernels.cpu.pool import job, launch
 from octavo_kernels.cpu.records import read_cache, read_step, reader, record
 from octavo_kernels.cpu.reductions import sum_of_squares
@@ -19,12 +20,12 @@ _CHUNK_ITEMS = 1 << 14  # below this a second thread costs more than it brings
 
 
 @jit()
-def _chunks(rows, width, threads):
+def _chunks(rows: int, width: int, threads: int) -> int:
     return min(rows, threads, rows * width // _CHUNK_ITEMS + 1)
 
 
 @jit()
-def _norm_row(out, x, weight, width, eps, tag):
+def _norm_row(out: int, x: int, weight: int, width: int, eps: float, tag: Tag) -> None:
     scale = _ONE / np.sqrt(sum_of_squares(x, width, tag) / np.float32(width) + np.float32(eps))
     source, target, factors = at(x, tag), at(out, tag), at(weight, tag)
     for i in range(width):
@@ -51,7 +52,7 @@ _read_norm = reader(Norm)
 
 
 @jit()
-def _rms_norm(operands, chunks, tag, chunk):
+def _rms_norm(operands: int, chunks: int, tag: Tag, chunk: int) -> None:
     n = _read_norm(operands)
     rows = n.rows
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
@@ -61,7 +62,7 @@ def _rms_norm(operands, chunks, tag, chunk):
 
 
 @jit()
-def rms_norm(pool, operands, threads, tag):
+def rms_norm(pool: int, operands: int, threads: int, tag: Tag) -> None:
     """Compute the norms of a ``Norm`` record at the address ``operands``."""
     n = _read_norm(operands)
     chunks = _chunks(n.rows, n.heads * n.width, threads)
@@ -69,7 +70,9 @@ def rms_norm(pool, operands, threads, tag):
 
 
 @jit()
-def _add_rms_norm(out, x, residual, weight, rows, width, eps, chunks, tag, chunk):
+def _add_rms_norm(
+    out: int, x: int, residual: int, weight: int, rows: int, width: int, eps: float, chunks: int, tag: Tag, chunk: int
+) -> None:
     """Compute ``residual += x``, then the norm of the residual as it is stored."""
     row_bytes = width * item_size(tag)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
@@ -81,13 +84,15 @@ def _add_rms_norm(out, x, residual, weight, rows, width, eps, chunks, tag, chunk
 
 
 @jit()
-def add_rms_norm(pool, out, x, residual, weight, rows, width, eps, threads, tag):
+def add_rms_norm(
+    pool: int, out: int, x: int, residual: int, weight: int, rows: int, width: int, eps: float, threads: int, tag: Tag
+) -> None:
     chunks = _chunks(rows, width, threads)
     launch(pool, chunks, job(_add_rms_norm, (out, x, residual, weight, rows, width, eps, chunks, tag)))
 
 
 @jit()
-def _silu_and_mul(out, gate_up, rows, width, chunks, tag, chunk):
+def _silu_and_mul(out: int, gate_up: int, rows: int, width: int, chunks: int, tag: Tag, chunk: int) -> None:
     row_bytes = width * item_size(tag)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         gate, up = at(gate_up + 2 * r * row_bytes, tag), at(gate_up + (2 * r + 1) * row_bytes, tag)
@@ -97,13 +102,13 @@ def _silu_and_mul(out, gate_up, rows, width, chunks, tag, chunk):
 
 
 @jit()
-def silu_and_mul(pool, out, gate_up, rows, width, threads, tag):
+def silu_and_mul(pool: int, out: int, gate_up: int, rows: int, width: int, threads: int, tag: Tag) -> None:
     chunks = _chunks(rows, 2 * width, threads)
     launch(pool, chunks, job(_silu_and_mul, (out, gate_up, rows, width, chunks, tag)))
 
 
 @jit()
-def _gelu_and_mul(out, gate_up, rows, width, chunks, tag, chunk):
+def _gelu_and_mul(out: int, gate_up: int, rows: int, width: int, chunks: int, tag: Tag, chunk: int) -> None:
     row_bytes = width * item_size(tag)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         gate, up = at(gate_up + 2 * r * row_bytes, tag), at(gate_up + (2 * r + 1) * row_bytes, tag)
@@ -113,13 +118,15 @@ def _gelu_and_mul(out, gate_up, rows, width, chunks, tag, chunk):
 
 
 @jit()
-def gelu_and_mul(pool, out, gate_up, rows, width, threads, tag):
+def gelu_and_mul(pool: int, out: int, gate_up: int, rows: int, width: int, threads: int, tag: Tag) -> None:
     chunks = _chunks(rows, 2 * width, threads)
     launch(pool, chunks, job(_gelu_and_mul, (out, gate_up, rows, width, chunks, tag)))
 
 
 @jit()
-def _embedding(out, weight, ids, count, width, chunks, id_tag, tag, chunk):
+def _embedding(
+    out: int, weight: int, ids: int, count: int, width: int, chunks: int, id_tag: IdTag, tag: Tag, chunk: int
+) -> None:
     tokens, table, target = at(ids, id_tag), at(weight, tag), at(out, tag)
     for i in range(chunk * count // chunks, (chunk + 1) * count // chunks):
         row = tokens[i] * width
@@ -128,13 +135,15 @@ def _embedding(out, weight, ids, count, width, chunks, id_tag, tag, chunk):
 
 
 @jit()
-def embedding(pool, out, weight, ids, count, width, threads, id_tag, tag):
+def embedding(
+    pool: int, out: int, weight: int, ids: int, count: int, width: int, threads: int, id_tag: IdTag, tag: Tag
+) -> None:
     chunks = _chunks(count, width, threads)
     launch(pool, chunks, job(_embedding, (out, weight, ids, count, width, chunks, id_tag, tag)))
 
 
 @jit()
-def _rotate(x, cos_sin, half):
+def _rotate(x: Any, cos_sin: Any, half: int) -> None:
     for i in range(half):
         first, second = load(x, i), load(x, half + i)
         cosine, sine = cos_sin[i], cos_sin[half + i]
@@ -161,7 +170,7 @@ _read_rotary = reader(Rotary)
 
 
 @jit()
-def _rotary_and_write(operands, cache, step, chunks, tag, chunk):
+def _rotary_and_write(operands: int, cache: int, step: int, chunks: int, tag: Tag, chunk: int) -> None:
     """Rotate a token's query and key heads in place and copy keys and values to the token's slot."""
     x, layer, places = _read_rotary(operands), read_cache(cache), read_step(step)
     q, q_stride, k, k_stride, v, v_stride = x.q, x.q_stride, x.k, x.k_stride, x.v, x.v_stride
@@ -187,7 +196,7 @@ def _rotary_and_write(operands, cache, step, chunks, tag, chunk):
 
 
 @jit()
-def rotary_and_write(pool, operands, cache, step, threads, tag):
+def rotary_and_write(pool: int, operands: int, cache: int, step: int, threads: int, tag: Tag) -> None:
     """Rotate and write the step's tokens.
 
     ``operands``, ``cache`` and ``step`` are the addresses of records: ``Rotary``, ``CacheLayer`` and ``StepPlaces``.

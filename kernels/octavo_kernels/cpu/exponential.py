@@ -19,7 +19,7 @@ _SQRT_2_OVER_PI, _CUBIC = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
 @jit()
-def exp2(x):
+def exp2(x: np.float32) -> np.float32:
     """Compute 2 ** x in fp32, to about 2e-7; 0 below the smallest normal number (so for -inf), 2 ** 127 at most."""
     clamped = min(max(x, _LOWEST), _HIGHEST)
     whole = np.floor(clamped + _HALF)
@@ -30,19 +30,19 @@ def exp2(x):
 
 
 @jit()
-def exp(x):
+def exp(x: np.float32) -> np.float32:
     """Compute e ** x in fp32, by ``exp2``."""
     return exp2(x * _LOG2_E)
 
 
 @jit()
-def silu(x):
+def silu(x: np.float32) -> np.float32:
     """Compute ``x * sigmoid(x)``."""
     return x / (_ONE + exp(-x))
 
 
 @jit()
-def gelu_tanh(x):
+def gelu_tanh(x: np.float32) -> np.float32:
     """Compute ``x * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, as ``x * sigmoid(2 ...)``."""
     inner = _SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)
     return x / (_ONE + exp(-_TWO * inner))

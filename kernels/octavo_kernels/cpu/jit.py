@@ -55,7 +55,7 @@ def _bases() -> list[Path]:
 _CACHE_DIR = _cache_dir()
 
 
-class _Locator(UserProvidedCacheLocator):
+class _Locator(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has no types
     """Numba's own files, in one folder wherever the sources lie."""
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
@@ -68,11 +68,11 @@ class _Locator(UserProvidedCacheLocator):
         return cls(py_func, py_file)
 
 
-class _CacheImpl(CompileResultCacheImpl):
+class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = (_Locator,)
 
 
-class _Cache(FunctionCache):
+class _Cache(FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
 
 
@@ -86,6 +86,11 @@ def jit() -> Callable[[F], F]:
         return cast(F, dispatcher)
 
     return decorate
+
+
+def inline(function: F) -> F:
+    """Make a function callable in kernels, which compile it as a part of themselves."""
+    return cast(F, numba.extending.register_jitable(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

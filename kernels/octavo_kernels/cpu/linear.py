@@ -18,7 +18,7 @@ from torch import Tensor
 from octavo_kernels.cpu.arguments import check_ids, check_rows
 from octavo_kernels.cpu.instruction_set import TILE
 from octavo_kernels.cpu.jit import jit
-from octavo_kernels.cpu.memory import F32, address, at, id_tag_of, item_size, load, store, tag_of
+from octavo_kernels.cpu.memory import F32, IdTag, Tag, address, at, id_tag_of, item_size, load, store, tag_of
 from octavo_kernels.cpu.pool import ThreadPool, job, launch
 from octavo_kernels.cpu.records import address_of, reader, record
 from octavo_kernels.cpu.tiles import Operand, make_tile, make_widen_pair
@@ -51,7 +51,20 @@ _read_panels = reader(Panels)
 
 
 @jit()
-def multiply_panel(x, x_stride, rows, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag):
+def multiply_panel(
+    x: int,
+    x_stride: int,
+    rows: int,
+    w: int,
+    w_stride: int,
+    k: int,
+    init: int,
+    init_stride: int,
+    c: int,
+    c_stride: int,
+    w_tag: Tag,
+    c_tag: Tag,
+) -> None:
     """Compute ``c[rows, width] = init + x @ w`` for one panel."""
     while rows >= _ROWS:
         _full_tile(x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag)
@@ -76,7 +89,20 @@ def multiply_panel(x, x_stride, rows, w, w_stride, k, init, init_stride, c, c_st
 
 
 @jit()
-def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, columns, w_tag, c_tag):
+def _multiply_last_panel(
+    x: int,
+    x_stride: int,
+    rows: int,
+    w: int,
+    w_stride: int,
+    k: int,
+    bias: int,
+    c: int,
+    c_stride: int,
+    columns: int,
+    w_tag: Tag,
+    c_tag: Tag,
+) -> None:
     """Multiply a panel of which only the first ``columns`` are outputs, by way of a scratch row."""
     scratch = np.empty(_WIDTH, np.float32)
     scratch_address = address(scratch)
@@ -90,14 +116,16 @@ def _multiply_last_panel(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c
 
 
 @jit()
-def _widen_panel(w, depth, wide):
+def _widen_panel(w: int, depth: int, wide: int) -> None:
     """Widen ``depth`` inputs of a bf16 panel to fp32 ``[depth, width]``."""
     for pair in range(depth // 2):
         _widen_pair(w + pair * _WIDTH * 4, wide + 2 * pair * _WIDTH * 4)
 
 
 @jit()
-def _multiply_widened(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c_tag):
+def _multiply_widened(
+    x: int, x_stride: int, rows: int, w: int, w_stride: int, k: int, bias: int, c: int, c_stride: int, c_tag: Tag
+) -> None:
     """Compute ``multiply_panel`` for a bf16 panel and many rows.
 
     The sums and their order are the same. Each weight is widened once.
@@ -120,7 +148,7 @@ def _multiply_widened(x, x_stride, rows, w, w_stride, k, bias, c, c_stride, c_ta
 
 
 @jit()
-def _widen_rows(x, x_stride, rows, k, wide, chunks, x_tag, chunk):
+def _widen_rows(x: int, x_stride: int, rows: int, k: int, wide: int, chunks: int, x_tag: Tag, chunk: int) -> None:
     target = at(wide, F32)
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         line = at(x + r * x_stride, x_tag)
@@ -129,7 +157,9 @@ def _widen_rows(x, x_stride, rows, k, wide, chunks, x_tag, chunk):
 
 
 @jit()
-def _multiply_tiles(x, x_stride, rows, weight, c, chunks, w_tag, c_tag, chunk):
+def _multiply_tiles(
+    x: int, x_stride: int, rows: int, weight: int, c: int, chunks: int, w_tag: Tag, c_tag: Tag, chunk: int
+) -> None:
     """Compute a run of the product's tiles (row block x panel), panel by panel, to read each weight once."""
     packed = _read_panels(weight)
     k, w, bias, columns = packed.padded_inputs, packed.panels, packed.bias, packed.outputs
@@ -161,7 +191,19 @@ def _multiply_tiles(x, x_stride, rows, weight, c, chunks, w_tag, c_tag, chunk):
 
 
 @jit()
-def multiply(pool, x, x_stride, rows, weight, c, wide, threads, x_tag, w_tag, c_tag):
+def multiply(
+    pool: int,
+    x: int,
+    x_stride: int,
+    rows: int,
+    weight: int,
+    c: int,
+    wide: int,
+    threads: int,
+    x_tag: Tag,
+    w_tag: Tag,
+    c_tag: Tag,
+) -> None:
     """Compute ``c[rows, outputs] = x @ weight + bias``; ``weight`` is the address of a ``Panels`` record.
 
     ``wide`` is fp32 scratch ``[rows, padded_inputs]`` for an ``x`` that is not fp32.
@@ -178,7 +220,9 @@ def multiply(pool, x, x_stride, rows, weight, c, wide, threads, x_tag, w_tag, c_
 
 
 @jit()
-def _look_up_rows(ids, count, weight, out, chunks, id_tag, w_tag, chunk):
+def _look_up_rows(
+    ids: int, count: int, weight: int, out: int, chunks: int, id_tag: IdTag, w_tag: Tag, chunk: int
+) -> None:
     packed = _read_panels(weight)
     width, k = packed.inputs, packed.padded_inputs
     source, tokens, target = at(packed.panels, w_tag), at(ids, id_tag), at(out, w_tag)
@@ -194,7 +238,7 @@ def _look_up_rows(ids, count, weight, out, chunks, id_tag, w_tag, chunk):
 
 
 @jit()
-def look_up(pool, ids, count, weight, out, threads, id_tag, w_tag):
+def look_up(pool: int, ids: int, count: int, weight: int, out: int, threads: int, id_tag: IdTag, w_tag: Tag) -> None:
     """Copy rows ``ids`` of a weight packed for a product (a ``Panels`` record) to ``out[count, inputs]``."""
     chunks = min(count, threads)
     launch(pool, chunks, job(_look_up_rows, (ids, count, weight, out, chunks, id_tag, w_tag)))

@@ -5,12 +5,20 @@ tensor would cost more than many of the kernels. bf16 lies in memory as uint16. 
 rounds to the nearest even. All arithmetic is fp32.
 """
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numpy.typing import NDArray
+
+from octavo_kernels.cpu.jit import inline, intrinsic
+
+Tag: TypeAlias = np.float32 | np.uint16
+IdTag: TypeAlias = np.int32 | np.int64
+Floats: TypeAlias = NDArray[np.float32]
 
 F32 = np.float32(0)
 BF16 = np.uint16(0)
@@ -21,7 +29,7 @@ _I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatT
 _ITEM_SIZE = {types.float32: 4, types.uint16: 2, types.int32: 4, types.int64: 8}
 
 
-def tag_of(dtype: torch.dtype) -> np.float32 | np.uint16:
+def tag_of(dtype: torch.dtype) -> Tag:
     """Return the tag of a tensor's type; raise ``ValueError`` for a type that the kernels do not compute in."""
     if dtype == torch.float32:
         return F32
@@ -30,7 +38,7 @@ def tag_of(dtype: torch.dtype) -> np.float32 | np.uint16:
     raise ValueError(f"dtype: {dtype}, allowed: torch.float32, torch.bfloat16")
 
 
-def id_tag_of(ids: torch.Tensor) -> np.int32 | np.int64:
+def id_tag_of(ids: torch.Tensor) -> IdTag:
     """Return the tag of a contiguous tensor of ids.
 
     Raises ``ValueError`` for a type other than int32 and int64, and for a tensor that is not contiguous.
@@ -41,33 +49,33 @@ def id_tag_of(ids: torch.Tensor) -> np.int32 | np.int64:
 
 
 @intrinsic
-def at(typingctx, address, tag):
+def at(typingctx: Any, address: Any, tag: Any) -> Any:
     """Return a pointer to items of the tag's type at ``address``."""
     signature = types.CPointer(tag)(address, tag)
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
     return signature, codegen
 
 
 @intrinsic
-def item_size(typingctx, tag):
+def item_size(typingctx: Any, tag: Any) -> Any:
     """Return the bytes of one item of the tag's type."""
     size = _ITEM_SIZE[tag]
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return ir.Constant(ir.IntType(64), size)
 
     return types.int64(tag), codegen
 
 
 @intrinsic
-def load(typingctx, pointer, index):
+def load(typingctx: Any, pointer: Any, index: Any) -> Any:
     """Return the item at ``index``, as float32."""
     narrow = pointer.dtype == types.uint16
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = builder.load(builder.gep(args[0], [args[1]]))
         return widen(builder, value) if narrow else value
 
@@ -75,11 +83,11 @@ def load(typingctx, pointer, index):
 
 
 @intrinsic
-def store(typingctx, pointer, index, value):
+def store(typingctx: Any, pointer: Any, index: Any, value: Any) -> Any:
     """Round a float32 to the pointer's type and store it at ``index``."""
     narrow = pointer.dtype == types.uint16
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = round_to_bf16(builder, args[2]) if narrow else args[2]
         builder.store(value, builder.gep(args[0], [args[1]]))
         return context.get_dummy_value()
@@ -88,10 +96,10 @@ def store(typingctx, pointer, index, value):
 
 
 @intrinsic
-def prefetch(typingctx, address):
+def prefetch(typingctx: Any, address: Any) -> Any:
     """Prefetch the cache line at ``address``, into every level of cache."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         hints = [ir.Constant(_I32, value) for value in (0, 3, 1)]  # to read, keep, data
@@ -102,28 +110,28 @@ def prefetch(typingctx, address):
 
 
 @intrinsic
-def bits_to_float(typingctx, bits):
+def bits_to_float(typingctx: Any, bits: Any) -> Any:
     """Return the float32 whose bits are this int32."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.int32), codegen
 
 
 @intrinsic
-def fma(typingctx, a, b, c):
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """Return ``a * b + c`` of float32 values, rounded once."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_F32, [_F32] * 3)
         return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32"), args)
 
     return types.float32(types.float32, types.float32, types.float32), codegen
 
 
-@register_jitable
-def address(array):
+@inline
+def address(array: NDArray[Any]) -> Any:
     """Return the address of a NumPy array that a kernel made.
 
     Numba frees a local array after the last use of its *name*. Take the address of an argument, or take it in a loop

@@ -15,14 +15,15 @@ import platform
 import sys
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-from octavo_kernels.cpu.jit import jit
+from octavo_kernels.cpu.jit import intrinsic, jit
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +41,21 @@ _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # private to this process
 _I32, _I64, _VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 
 
-def _pointer(builder, address, kind):
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
 @intrinsic
-def _read(typingctx, address):
-    def codegen(context, builder, signature, args):
+def _read(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_pointer(builder, args[0], _I64), "seq_cst", 8)
 
     return types.int64(types.int64), codegen
 
 
 @intrinsic
-def _write(typingctx, address, value):
-    def codegen(context, builder, signature, args):
+def _write(typingctx: Any, address: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[1], _pointer(builder, args[0], _I64), "seq_cst", 8)
         return context.get_dummy_value()
 
@@ -62,18 +63,18 @@ def _write(typingctx, address, value):
 
 
 @intrinsic
-def _add(typingctx, address, value):
-    def codegen(context, builder, signature, args):
+def _add(typingctx: Any, address: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", _pointer(builder, args[0], _I64), args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic
-def _swap_if(typingctx, address, expected, value):
+def _swap_if(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
     """Put ``value`` at ``address`` if ``expected`` is there; return True if it was."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pair = builder.cmpxchg(_pointer(builder, args[0], _I64), args[1], args[2], "seq_cst", "seq_cst")
         return builder.extract_value(pair, 1)
 
@@ -81,10 +82,10 @@ def _swap_if(typingctx, address, expected, value):
 
 
 @intrinsic
-def _pause(typingctx):
+def _pause(typingctx: Any) -> Any:
     machine = platform.machine()
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if machine == "x86_64":
             function = ir.FunctionType(_VOID, [])
             builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.x86.sse2.pause"), [])
@@ -98,8 +99,8 @@ def _pause(typingctx):
 
 
 @intrinsic
-def _yield_processor(typingctx):
-    def codegen(context, builder, signature, args):
+def _yield_processor(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), "sched_yield")
         builder.call(function, [])
         return context.get_dummy_value()
@@ -108,10 +109,10 @@ def _yield_processor(typingctx):
 
 
 @intrinsic
-def _futex(typingctx, address, operation, value):
+def _futex(typingctx: Any, address: Any, operation: Any, value: Any) -> Any:
     number = _SYS_FUTEX
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_I64, [_I64], var_arg=True), "syscall"
         )
@@ -122,8 +123,8 @@ def _futex(typingctx, address, operation, value):
 
 
 @intrinsic
-def _call(typingctx, function, context_address, chunk):
-    def codegen(context, builder, signature, args):
+def _call(typingctx: Any, function: Any, context_address: Any, chunk: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.call(_pointer(builder, args[0], ir.FunctionType(_VOID, [_I64, _I64])), args[1:])
         return context.get_dummy_value()
 
@@ -131,7 +132,7 @@ def _call(typingctx, function, context_address, chunk):
 
 
 @intrinsic
-def job(typingctx, body, arguments):
+def job(typingctx: Any, body: Any, arguments: Any) -> Any:
     """Return the address of a function ``(context, chunk)``, and of that context.
 
     The function calls ``body(*arguments, chunk)``. The context lies on the stack of the kernel that calls ``job``, so
@@ -139,7 +140,7 @@ def job(typingctx, body, arguments):
     """
     call = typingctx.resolve_function_type(body, (*arguments.types, types.int64), {})
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         compiled = body.dispatcher.get_compile_result(call)
         context.active_code_library.add_linking_library(compiled.library)
         packed = cgutils.alloca_once_value(builder, args[1])
@@ -158,7 +159,7 @@ def job(typingctx, body, arguments):
 
 
 @jit()
-def _work_off(control):
+def _work_off(control: int) -> None:
     """Run chunks until none is left."""
     while True:
         ticket = _read(control + _TICKET)
@@ -171,7 +172,7 @@ def _work_off(control):
 
 
 @jit()
-def launch(control, chunks, work):
+def launch(control: int, chunks: int, work: Any) -> None:
     """Run ``chunks`` chunks of a ``job``, the last one first, on all free threads; return when all are done.
 
     If another thread uses the pool, the caller runs all of its chunks itself.
@@ -200,7 +201,7 @@ def launch(control, chunks, work):
 
 
 @jit()
-def _serve(control):
+def _serve(control: int) -> None:
     """Run a worker until the pool stops: it runs chunks, spins, then sleeps."""
     while True:
         spins = 0
@@ -221,7 +222,7 @@ def _serve(control):
 
 
 @jit()
-def _dismiss(control):
+def _dismiss(control: int) -> None:
     _write(control + _STOP, 1)
     _add(control + _WAKE, 1)
     _futex(control + _WAKE, _FUTEX_WAKE, 1 << 30)
@@ -251,6 +252,6 @@ class ThreadPool:
             weakref.finalize(self, _dismiss, self.control)
 
 
-def _live(block: np.ndarray, control: int) -> None:
+def _live(block: NDArray[np.int64], control: int) -> None:
     _serve(control)
     del block

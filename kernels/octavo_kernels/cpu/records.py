@@ -16,7 +16,7 @@ from octavo_kernels.cpu.jit import intrinsic
 
 R = TypeVar("R", bound=ctypes.Structure)
 
-_C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double}
+_C_TYPES: dict[Any, Any] = {int: ctypes.c_int64, float: ctypes.c_double}
 
 address_of = ctypes.addressof
 

@@ -5,15 +5,16 @@ length of the row alone. If the processor's vectors are shorter than ``LANES``, 
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from octavo_kernels.cpu.exponential import COEFFICIENTS, LOWEST
-from octavo_kernels.cpu.jit import jit
-from octavo_kernels.cpu.memory import at, constant, fma, load, widen
+from octavo_kernels.cpu.jit import intrinsic, jit
+from octavo_kernels.cpu.memory import Tag, at, constant, fma, load, widen
 
 LANES = 16
 
@@ -64,27 +65,27 @@ def _vector_fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) ->
 
 
 @intrinsic
-def maximum(typingctx, address, vectors):
+def maximum(typingctx: Any, address: Any, vectors: Any) -> Any:
     """Return the largest of ``vectors * LANES`` floats; NaN is never the largest."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def larger(a: ir.Value, b: ir.Value) -> ir.Value:
             return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
-        best = _fold(builder, _FLOATS, *args, _MINUS_INFINITY, lambda _, value, state: larger(value, state))
+        best = _fold(builder, _FLOATS, args[0], args[1], _MINUS_INFINITY, lambda _, value, state: larger(value, state))
         return _join(builder, best, larger)
 
     return types.float32(types.int64, types.int64), codegen
 
 
 @intrinsic
-def weigh(typingctx, address, vectors, top):
+def weigh(typingctx: Any, address: Any, vectors: Any, top: Any) -> Any:
     """Replace each of ``vectors * LANES`` scores by ``2 ** (score - top)``; return the sum.
 
     ``top`` is finite and no score is larger. The polynomial is that of ``exponential.exp2``.
     """
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         start, count, highest = args
         floor_kind = ir.FunctionType(_FLOATS, [_FLOATS])
         floor = cgutils.get_or_insert_function(builder.module, floor_kind, f"llvm.floor.v{LANES}f32")
@@ -113,11 +114,11 @@ def weigh(typingctx, address, vectors, top):
 
 
 @intrinsic
-def _squares(typingctx, address, vectors, tag):
+def _squares(typingctx: Any, address: Any, vectors: Any, tag: Any) -> Any:
     """Return the sum of the squares of ``vectors * LANES`` numbers of the tag's type."""
     narrow = tag == types.uint16
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def step(pointer: ir.Value, items: ir.Value, state: ir.Value) -> ir.Value:
             values = widen(builder, items) if narrow else items
             return _vector_fma(builder, values, values, state)
@@ -129,10 +130,11 @@ def _squares(typingctx, address, vectors, tag):
 
 
 @jit()
-def sum_of_squares(address, count, tag):
+def sum_of_squares(address: int, count: int, tag: Tag) -> np.float32:
     """Return the sum of the squares of ``count`` numbers of the tag's type, in fp32."""
     vectors = count // LANES
-    total, row = _squares(address, vectors, tag), at(address, tag)
+    row = at(address, tag)
+    total: np.float32 = _squares(address, vectors, tag)
     for i in range(vectors * LANES, count):
         value = load(row, i)
         total = fma(value, value, total)

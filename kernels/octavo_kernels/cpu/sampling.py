@@ -5,13 +5,14 @@ below the best sum so far than the noise can reach. Sampling passes over most of
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo_kernels.cpu.exponential import exp
 from octavo_kernels.cpu.jit import jit
+from octavo_kernels.cpu.memory import Floats
 from octavo_kernels.cpu.pool import job, launch
 from octavo_kernels.cpu.random import fill_words, gumbel, words_at
 
@@ -24,6 +25,9 @@ _WORDS, _PER_WORD = np.uint64(1 << 32), np.float32(2.0**-32)
 _SLACK = np.float32(1.001)  # over the rounding of exp and of the sums
 _SPAN = np.float32(5.0)  # first guess at how far below the best logit the kept ones reach, in temperatures
 _WIDER = np.float32(2.0)
+
+
+Ids: TypeAlias = NDArray[np.int32]
 
 
 class Draws(NamedTuple):
@@ -46,17 +50,17 @@ class Penalties(NamedTuple):
     repetition: NDArray[np.float32]
     presence: NDArray[np.float32]
     frequency: NDArray[np.float32]
-    token_ids: NDArray[np.int32]
+    token_ids: Ids
     history_rows: NDArray[np.int32]
     prompt_lens: NDArray[np.int32]
     num_tokens: NDArray[np.int32]
     bias_start: NDArray[np.int32]
-    bias_ids: NDArray[np.int32]
+    bias_ids: Ids
     bias_values: NDArray[np.float32]
 
 
 @jit()
-def largest(row):
+def largest(row: Floats) -> np.float32:
     """Return the largest number of a row; ignore NaN."""
     best = np.full(_LANES, _MINUS_INFINITY)
     whole = len(row) // _LANES * _LANES
@@ -73,7 +77,7 @@ def largest(row):
 
 
 @jit()
-def _first_of(row, value):
+def _first_of(row: Floats, value: np.float32) -> int:
     for j in range(len(row)):
         if row[j] == value:
             return j
@@ -81,18 +85,18 @@ def _first_of(row, value):
 
 
 @jit()
-def _argmax_row(logits, out, r):
+def _argmax_row(logits: Floats, out: NDArray[np.int64], r: int) -> None:
     """Write the first index of the largest logit of row ``r``."""
     out[r] = _first_of(logits[r], largest(logits[r]))
 
 
 @jit()
-def argmax(pool, logits, out):
+def argmax(pool: int, logits: Floats, out: NDArray[np.int64]) -> None:
     launch(pool, len(logits), job(_argmax_row, (logits, out)))
 
 
 @jit()
-def _above(row, floor, ids):
+def _above(row: Floats, floor: np.float32, ids: Ids) -> int:
     """Write the indices of the logits >= ``floor`` to ``ids``; return their number.
 
     Skips stretches without such a logit.
@@ -112,7 +116,7 @@ def _above(row, floor, ids):
 
 
 @jit()
-def _mass(row, floor, top, temperature):
+def _mass(row: Floats, floor: np.float32, top: np.float32, temperature: np.float32) -> float:
     """Return the sum of ``exp((logit - top) / temperature)`` over the logits >= ``floor``, in fp64, in fixed order."""
     parts, factor = np.zeros(_LANES, np.float64), _ONE / temperature
     for start in range(0, len(row), _LANES):
@@ -126,13 +130,13 @@ def _mass(row, floor, top, temperature):
 
 
 @jit()
-def _before(row, a, b):
+def _before(row: Floats, a: int, b: int) -> bool:
     """Return True if token ``a`` ranks before ``b``: by logit, equals by lower id."""
     return row[a] > row[b] or (row[a] == row[b] and a < b)
 
 
 @jit()
-def _sift(row, ids, size, place):
+def _sift(row: Floats, ids: Ids, size: int, place: int) -> None:
     """Restore a heap (best on top) of which only ``place`` may be wrong."""
     token = ids[place]
     while True:
@@ -149,7 +153,9 @@ def _sift(row, ids, size, place):
 
 
 @jit()
-def _best_first(row, floor, top, span, wanted, ids):
+def _best_first(
+    row: Floats, floor: np.float32, top: np.float32, span: np.float32, wanted: int, ids: Ids
+) -> tuple[int, np.float32]:
     """Build a heap of the tokens with the largest logits >= ``floor``: at least ``wanted`` of them, or all.
 
     Returns their number and the lower bound of their logits.
@@ -165,9 +171,9 @@ def _best_first(row, floor, top, span, wanted, ids):
 
 
 @jit()
-def _pop(row, ids, size):
+def _pop(row: Floats, ids: Ids, size: int) -> np.int32:
     """Move the best token of the heap behind the heap's new end, to place ``size - 1``, and return it."""
-    token = ids[0]
+    token: np.int32 = ids[0]
     ids[0] = ids[size - 1]
     ids[size - 1] = token
     _sift(row, ids, size - 1, 0)
@@ -175,19 +181,22 @@ def _pop(row, ids, size):
 
 
 @jit()
-def _kth_largest(row, floor, top, span, k, ids):
+def _kth_largest(row: Floats, floor: np.float32, top: np.float32, span: np.float32, k: int, ids: Ids) -> np.float32:
     """Return the k-th largest of the logits >= ``floor``, or ``floor`` if there are fewer."""
     size, _ = _best_first(row, floor, top, span, k, ids)
     if size < k:
         return floor
-    token = 0
+    token = np.int32(0)
     for n in range(k):
         token = _pop(row, ids, size - n)
-    return row[token]
+    value: np.float32 = row[token]
+    return value
 
 
 @jit()
-def _nucleus(row, floor, top, temperature, top_p, ids):
+def _nucleus(
+    row: Floats, floor: np.float32, top: np.float32, temperature: np.float32, top_p: np.float32, ids: Ids
+) -> tuple[int, int]:
     """Select the tokens that top_p keeps among the logits >= ``floor``; return their range of ``ids``."""
     wanted, span = _mass(row, floor, top, temperature) * np.float64(top_p), _SPAN * temperature
     while True:
@@ -204,7 +213,16 @@ def _nucleus(row, floor, top, temperature, top_p, ids):
 
 
 @jit()
-def _race(row, ids, begin, end, temperature, seed, choice, position):
+def _race(
+    row: Floats,
+    ids: Ids,
+    begin: int,
+    end: int,
+    temperature: np.float32,
+    seed: int,
+    choice: int,
+    position: int,
+) -> np.int64:
     """Draw by Gumbel-max among ``ids[begin:end]``; equals go to the lower id."""
     best, winner = _MINUS_INFINITY, np.int64(0)
     for n in range(begin, end):
@@ -220,7 +238,9 @@ def _race(row, ids, begin, end, temperature, seed, choice, position):
 
 
 @jit()
-def _race_all(row, floor, top, temperature, seed, choice, position):
+def _race_all(
+    row: Floats, floor: np.float32, top: np.float32, temperature: np.float32, seed: int, choice: int, position: int
+) -> np.int64:
     """Draw by Gumbel-max among the logits >= ``floor``, in blocks of numbers drawn together.
 
     The noise is ``g = -log(-log(u))``. A token a ``gap`` behind the best sum can win only if ``-log(u) < exp(-gap)``.
@@ -258,7 +278,17 @@ def _race_all(row, floor, top, temperature, seed, choice, position):
 
 
 @jit()
-def _draw(row, temperature, top_k, top_p, min_p, seed, choice, position, ids):
+def _draw(
+    row: Floats,
+    temperature: np.float32,
+    top_k: int,
+    top_p: np.float32,
+    min_p: np.float32,
+    seed: int,
+    choice: int,
+    position: int,
+    ids: Ids,
+) -> np.int64:
     top = largest(row)
     if temperature == _ZERO or not np.isfinite(top):
         return np.int64(_first_of(row, top))
@@ -274,7 +304,7 @@ def _draw(row, temperature, top_k, top_p, min_p, seed, choice, position, ids):
 
 
 @jit()
-def _sample_row(logits, draws, out, n):
+def _sample_row(logits: Floats, draws: Draws, out: NDArray[np.int64], n: int) -> None:
     d, ids = draws, np.empty(logits.shape[1], np.int32)
     row = logits[d.rows[n]]
     out[n] = _draw(
@@ -283,13 +313,13 @@ def _sample_row(logits, draws, out, n):
 
 
 @jit()
-def sample(pool, logits, draws, out):
+def sample(pool: int, logits: Floats, draws: Draws, out: NDArray[np.int64]) -> None:
     """Draw one token for each entry of ``draws``."""
     launch(pool, len(out), job(_sample_row, (logits, draws, out)))
 
 
 @jit()
-def _penalise_row(logits, penalties, n):
+def _penalise_row(logits: Floats, penalties: Penalties, n: int) -> None:
     """Add the bias, then penalise each distinct token of the history once, with its count in the output."""
     p = penalties
     row, history = logits[p.rows[n]], p.token_ids[p.history_rows[n]]
@@ -314,13 +344,21 @@ def _penalise_row(logits, penalties, n):
 
 
 @jit()
-def apply_penalties(pool, logits, penalties):
+def apply_penalties(pool: int, logits: Floats, penalties: Penalties) -> None:
     """Penalise the rows of ``penalties``, each at most once."""
     launch(pool, len(penalties.rows), job(_penalise_row, (logits, penalties)))
 
 
 @jit()
-def _logprobs_row(logits, token_ids, k, chosen, top_ids, top_values, r):
+def _logprobs_row(
+    logits: Floats,
+    token_ids: NDArray[np.int64],
+    k: int,
+    chosen: Floats,
+    top_ids: NDArray[np.int64],
+    top_values: Floats,
+    r: int,
+) -> None:
     row = logits[r]
     top = largest(row)
     norm = top + np.float32(math.log(_mass(row, _MINUS_INFINITY, top, _ONE))) if np.isfinite(top) else _ZERO
@@ -339,6 +377,14 @@ def _logprobs_row(logits, token_ids, k, chosen, top_ids, top_values, r):
 
 
 @jit()
-def token_logprobs(pool, logits, token_ids, k, chosen, top_ids, top_values):
+def token_logprobs(
+    pool: int,
+    logits: Floats,
+    token_ids: NDArray[np.int64],
+    k: int,
+    chosen: Floats,
+    top_ids: NDArray[np.int64],
+    top_values: Floats,
+) -> None:
     """Compute the log probabilities of one token of each row and of the ``k`` best tokens."""
     launch(pool, len(logits), job(_logprobs_row, (logits, token_ids, k, chosen, top_ids, top_values)))

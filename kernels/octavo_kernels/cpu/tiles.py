@@ -7,12 +7,13 @@ does not depend on its tile. Neither the number of rows beside it nor the width 
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from octavo_kernels.cpu.jit import intrinsic
 from octavo_kernels.cpu.memory import constant, round_to_bf16, widen
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -42,8 +43,8 @@ def make_widen_pair(lanes: int, vectors: int) -> Callable[..., None]:
     vec, ints = ir.VectorType(_F32, lanes), ir.VectorType(_I32, lanes)
 
     @intrinsic
-    def widen_pair(typingctx, w, wide):
-        def codegen(context, builder, signature, args):
+    def widen_pair(typingctx: Any, w: Any, wide: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             for j in range(vectors):
                 source = builder.add(args[0], ir.Constant(_I64, j * lanes * 4))
                 both = builder.load(builder.inttoptr(source, ints.as_pointer()), align=4)
@@ -146,11 +147,24 @@ def make_tile(lanes: int, rows: int, vectors: int, bf16_operand: Operand = Opera
                 builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=size)
 
     @intrinsic
-    def tile(typingctx, x, x_stride, w, w_stride, k, init, init_stride, c, c_stride, w_tag, c_tag):
+    def tile(
+        typingctx: Any,
+        x: Any,
+        x_stride: Any,
+        w: Any,
+        w_stride: Any,
+        k: Any,
+        init: Any,
+        init_stride: Any,
+        c: Any,
+        c_stride: Any,
+        w_tag: Any,
+        c_tag: Any,
+    ) -> Any:
         operand = Operand.F32 if w_tag == types.float32 else bf16_operand
         bf16_out = c_tag == types.uint16
 
-        def codegen(context, builder, signature, args):
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             emit(builder, list(args[:9]), operand, bf16_out)
             return context.get_dummy_value()
 

@@ -1,10 +1,12 @@
 """Square transposition in registers: keys lie in the cache by position, and a product reads them by dimension."""
 
+from typing import Any
+
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from octavo_kernels.cpu.instruction_set import TILE
+from octavo_kernels.cpu.jit import intrinsic
 from octavo_kernels.cpu.memory import widen
 
 _LANES = TILE.lanes
@@ -24,7 +26,7 @@ def _swap(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, step: int) -> tuple[i
 
 
 @intrinsic
-def transpose(typingctx, rows, offset, target, stride, tag):
+def transpose(typingctx: Any, rows: Any, offset: Any, target: Any, stride: Any, tag: Any) -> Any:
     """Write ``lanes`` numbers at ``offset`` of each of ``lanes`` rows as ``lanes`` fp32 rows, ``stride`` bytes apart.
 
     ``rows`` is the address of the rows' addresses. ``offset`` and ``stride`` are in bytes. The tag is that of the
@@ -32,7 +34,7 @@ def transpose(typingctx, rows, offset, target, stride, tag):
     """
     narrow = tag == types.uint16
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source, shift, out, out_stride, _ = args
         kind, align = (_HALVES, 2) if narrow else (_FLOATS, 4)
 
