@@ -1,8 +1,8 @@
 """CPU time of one gateway process for each token that it streams to OpenAI clients.
 
-Three processes: an engine that makes tokens up (real scheduler, real protocol), the gateway as users run it, and this
-one as the load: ``--streams`` connections that each ask for ``--tokens`` tokens at once. The gateway's user and system
-time is read from /proc before the first request and after the last byte, so it includes the requests' own cost.
+Three processes run: an engine that makes tokens up (real scheduler, real protocol), the gateway as users run it, and
+this one as the load. The load is ``--streams`` connections that each request ``--tokens`` tokens at once. The gateway's
+CPU time is read from /proc before the first request and after the last byte, so it includes the cost of requests.
 
     python benchmarks/gateway_cpu.py --streams 256 --tokens 200 --step-ms 20
 """

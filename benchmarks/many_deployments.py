@@ -2,9 +2,8 @@
 
     .venv/bin/python benchmarks/many_deployments.py --deployments 500 --cycles 1000
 
-Says what one look at a deployment costs in CPU milliseconds, what memory the operator takes, what it takes when nothing
-happens, and whether memory stays flat while deployments come and go. API server and Serve share the machine with it;
-only the operator's own process is counted.
+Prints the CPU milliseconds of one look at a deployment, the operator's memory, and its CPU time at rest. It also shows
+whether memory stays flat while deployments come and go. Only the operator's own process is counted.
 """
 
 # ruff: noqa: E402

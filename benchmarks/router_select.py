@@ -2,7 +2,7 @@
 
     python benchmarks/router_select.py
 
-Prompts of 512 blocks (8,192 tokens at 16 a block), 90 % of which some replicas hold: the prompts branch off shared
+Prompts have 512 blocks (8,192 tokens at 16 a block), and some replicas hold 90 % of them. The prompts branch off shared
 documents at different depths, so that each lookup meets several distinct sets of holders.
 """
 

@@ -13,7 +13,7 @@ SOURCE_ROOTS = ("api", "text", "kernels", "replicas", "router", "operator", "cli
 MAX_LINES = 500
 MAX_NAME = 70
 MAX_CONFTEST = 80
-LONG_NAMES = {"tests/operator": 45, "tests/engine": 11, "testing/octavo_testing": 3}
+LONG_NAMES = {"testing/octavo_testing": 3}
 """Names of tests that are longer, by folder. The numbers may only fall."""
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:home|root|Users|work)/(?!ray\b)\w")
