@@ -236,7 +236,7 @@ class KubeContract:
             await kube.apply(target.namespace, service(name, port=8001), seen)
         assert (await api.call("GET", path))["spec"]["ports"][0]["port"] == 8000
 
-    async def test_a_child_is_found_by_name_whoever_made_it_and_a_secret_without_its_values(self, target, kube, name):
+    async def test_a_child_is_found_by_name_and_a_secret_without_its_values(self, target, kube, name):
         for kind in (kinds.SERVICE, kinds.SECRET, Kind("nobody.example.com", "v1", "things", "Thing")):
             assert await kube.get_child(kind, target.namespace, name) is None
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}

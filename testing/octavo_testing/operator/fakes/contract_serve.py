@@ -120,7 +120,7 @@ class ServeContract:
         await self.remove(target, name)
         await self.gone(target, name)
 
-    async def test_a_live_change_keeps_replicas_and_another_environment_replaces_them(self, target, name):
+    async def test_a_live_change_keeps_replicas_and_a_rolling_one_replaces_them(self, target, name):
         await self.put(target, self.application(target, name))
         (first,) = (await self.running(target, name)).deployments[DEPLOYMENT].replicas
         await self.put(target, self.application(target, name, user_config={"threshold": 0.9}, max_ongoing_requests=9))
@@ -187,7 +187,7 @@ class ServeContract:
         await self.remove(target, name)
         await self.gone(target, name)
 
-    async def test_a_configuration_that_serve_cannot_read_is_refused_and_changes_nothing(self, target, name):
+    async def test_an_unreadable_configuration_is_refused_and_changes_nothing(self, target, name):
         await self.put(target, self.application(target, name))
         before = await self.running(target, name)
         with pytest.raises(Refused):
