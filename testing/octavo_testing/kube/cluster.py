@@ -73,16 +73,12 @@ def start(folder: Path, *, outlive: bool = False, plugins: Sequence[str] = (), k
         plugins=plugins,
         # A loopback address is refused as an endpoint; nobody looks for the service "kubernetes" here.
         api_flags=("--endpoint-reconciler-type=none", "--authorization-mode=RBAC"),
+        # The fake node sends no heartbeat.
+        without=("node-lifecycle-controller",),
     )
     cluster = Cluster(folder, plane.server, plane.authority.certificate)
     node, _ = plane.identity("node", "fake-node", "system:masters")
-    launcher.start(
-        "node",
-        sys.executable,
-        "-m",
-        "octavo_testing.kube.fake_node",
-        KUBECONFIG=str(node),
-    )
+    launcher.start("node", sys.executable, "-m", "octavo_testing.kube.fake_node", KUBECONFIG=str(node))
     if kuberay:
         start_kuberay(cluster, outlive=outlive)
     wait_for_accounts(cluster.kubectl)

@@ -12,6 +12,8 @@ from octavo_testing.kube.tools import ensure
 from octavo_testing.processes import Launcher
 from octavo_testing.web import answers
 
+_NO_CLOUD = ("node-ipam-controller", "node-route-controller", "cloud-node-lifecycle-controller")
+
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
@@ -53,10 +55,12 @@ def start(
     plugins: Sequence[str] = (),
     names: Sequence[str] = (),
     api_flags: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> ControlPlane:
-    """Starts all four, and returns once the API server is ready; raises ``StartFailed``.
+    """Start all four, and return once the API server is ready; raise ``StartFailed``.
 
-    ``plugins`` are further admission plugins, ``names`` further addresses in the API server's certificate. The files
+    ``plugins`` are further admission plugins, ``names`` further addresses in the API server's certificate, and
+    ``without`` names controllers to leave out. The files
     ``admin.crt`` and ``admin.key`` are those of a client that may do everything, ``ca.crt`` the authority's.
     """
     folder = launcher.folder
@@ -122,7 +126,7 @@ def start(
         f"--service-account-private-key-file={private}",
         f"--root-ca-file={ca}",
         "--use-service-account-credentials",
-        "--controllers=*,-node-ipam-controller,-node-route-controller,-cloud-node-lifecycle-controller",
+        f"--controllers={','.join(('*', *(f'-{name}' for name in (*_NO_CLOUD, *without))))}",
         "--leader-elect=false",
         "--secure-port=0",
     )
