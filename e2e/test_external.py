@@ -52,7 +52,7 @@ def books(crd: Cluster, ray: RayHost, operator: Operator) -> Iterator[Serving]:
 
 
 def apply(namespace: Kubectl, ray: RayHost, name: str, **spec: Any) -> Serving:
-    if namespace.get("secret", "ray-token") is None:
+    if namespace.find("secret", "ray-token") is None:
         namespace.run("create", "secret", "generic", "ray-token", f"--from-literal=auth_token={ray.token}")
     external = {"dashboardURL": ray.dashboard_url, "authSecretRef": {"name": "ray-token"}}
     namespace.apply(deployment(name, rayCluster={"external": external}, **{**SMALL, **spec}), server_side=True)

@@ -48,7 +48,7 @@ def kubectl(bare: Cluster, helm: Helm) -> Kubectl:
 def everything(kubectl: Kubectl) -> set[str]:
     kinds = "pods,services,deployments,replicasets,serviceaccounts,roles,rolebindings,configmaps,secrets"
     kinds += ",networkpolicies,poddisruptionbudgets"
-    if kubectl.get("crd", CRD) is not None:
+    if kubectl.find("crd", CRD) is not None:
         kinds += f",{CRD}"
     found = set(kubectl.run("get", kinds, "-o", "name").split())
     return found - {"serviceaccount/default", "configmap/kube-root-ca.crt"}
@@ -125,7 +125,7 @@ def test_uninstall_takes_all_but_the_definition_and_the_users_objects(helm: Helm
 def test_uninstall_takes_the_definition_too_where_it_is_not_to_be_kept(helm: Helm, kubectl: Kubectl) -> None:
     helm.install("octavo", "--set", "crds.keep=false")
     helm.uninstall("octavo")
-    eventually("the definition is gone", lambda: kubectl.get("crd", CRD) is None)
+    eventually("the definition is gone", lambda: kubectl.find("crd", CRD) is None)
 
 
 def test_an_upgrade_from_a_smaller_definition_keeps_the_users_objects(helm: Helm, kubectl: Kubectl) -> None:

@@ -168,7 +168,7 @@ def test_scale_moves_bounds_of_the_same_cluster_and_the_budget(books: Serving) -
     assert books.kubectl.get("poddisruptionbudget", "books-engine")["spec"]["minAvailable"] == 3
     books.kubectl.run("scale", "sdep/books", "--replicas=1")
     books.wait_ready()
-    eventually("no budget for one", lambda: books.kubectl.get("poddisruptionbudget", "books-engine") is None)
+    eventually("no budget for one", lambda: books.kubectl.find("poddisruptionbudget", "books-engine") is None)
     eventually("the minimum follows", lambda: groups(clusters(books.kubectl)[name])["engine"][0] == 1)
 
 
@@ -228,7 +228,7 @@ def test_what_somebody_else_deletes_or_changes_comes_back(books: Serving) -> Non
     kubectl = books.kubectl
     wanted = specs(kubectl)
     kubectl.run("delete", "service", "books")
-    eventually("the Service is back", lambda: kubectl.get("service", "books") is not None)
+    eventually("the Service is back", lambda: kubectl.find("service", "books") is not None)
     kubectl.patch("poddisruptionbudget", "books-engine", {"spec": {"minAvailable": 0}})
     eventually(
         "the budget is reverted",

@@ -43,7 +43,7 @@ def test_no_replica_is_in_the_heads_pod(books: InPods) -> None:
     found = json.loads(books.applications())["applications"]["books"]["deployments"]
     addresses = {replica["node_ip"] for each in found.values() for replica in each["replicas"]}
     workers = [*books.pods("gateway"), *books.pods("engine")]
-    assert addresses == {(books.kubectl.get("pod", name) or {})["status"]["podIP"] for name in workers}
+    assert addresses == {books.kubectl.get("pod", name)["status"]["podIP"] for name in workers}
 
 
 def test_a_requests_life_is_in_the_logs_of_gateway_and_engine(books: InPods) -> None:

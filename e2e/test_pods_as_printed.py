@@ -60,7 +60,7 @@ def notes(shell: Shell, node: Node) -> Iterator[str]:
     print(f"README, from helm install to Ready: {time.monotonic() - began:.1f} s")
     yield printed[0].partition("NOTES:\n")[2]
     serving = InPods(node.cluster.kubectl.within(pods.NAMESPACE), "smallest")
-    pods.end(*([serving] if node.cluster.kubectl.get("crd", "servingdeployments.serving.octavo.dev") else []))
+    pods.end(*([serving] if node.cluster.kubectl.find("crd", "servingdeployments.serving.octavo.dev") else []))
 
 
 def test_the_notes(shell: Shell, notes: str) -> None:
@@ -89,7 +89,7 @@ def test_uninstalling(shell: Shell, node: Node) -> None:
     (block,) = [b for b in _blocks("docs/install.md", "## Uninstall") if "helm uninstall" in b]
     shell.run(block)
     kubectl = node.cluster.kubectl.within(pods.NAMESPACE)
-    assert node.cluster.kubectl.get("crd", "servingdeployments.serving.octavo.dev") is None
+    assert node.cluster.kubectl.find("crd", "servingdeployments.serving.octavo.dev") is None
     eventually("no pod is left", lambda: not kubectl.names("pod") - {"octavo-test-token"}, timeout_s=150, every_s=1)
 
 

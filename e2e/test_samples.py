@@ -28,7 +28,7 @@ def test_kustomize_builds_what_the_api_server_takes(overlay: str, crd: Cluster) 
     rendered = crd.kubectl.run("kustomize", str(folder))
     namespaces = {d["metadata"].get("namespace") for d in yaml.safe_load_all(rendered) if d} - {None}
     for namespace in namespaces:
-        if not crd.kubectl.get("namespace", namespace):
+        if not crd.kubectl.find("namespace", namespace):
             crd.kubectl.run("create", "namespace", namespace)
     anywhere = crd.kubectl.within("")
     anywhere.run("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=rendered)

@@ -51,7 +51,13 @@ class Kubectl:
     def create(self, *documents: Mapping[str, Any]) -> str:
         return self.run("create", "-f", "-", stdin=_stream(documents))
 
-    def get(self, kind: str, name: str) -> Object | None:
+    def get(self, kind: str, name: str) -> Object:
+        """Return an object that exists."""
+        found = self.find(kind, name)
+        assert found is not None, f"{kind}/{name} is gone"
+        return found
+
+    def find(self, kind: str, name: str) -> Object | None:
         """Return the object, or None."""
         found = self.run("get", kind, name, "-o", "json", "--ignore-not-found", "--show-managed-fields=false")
         return dict(json.loads(found)) if found.strip() else None
@@ -71,7 +77,7 @@ class Kubectl:
 
     def condition(self, kind: str, name: str, type_: str) -> Object:
         """Return a condition of the object's status, empty if it has none."""
-        found = self.get(kind, name) or {}
+        found = self.find(kind, name) or {}
         conditions = found.get("status", {}).get("conditions", [])
         return next((dict(c) for c in conditions if c["type"] == type_), {})
 

@@ -21,13 +21,11 @@ class Serving:
 
     @property
     def document(self) -> dict[str, Any]:
-        found = self.kubectl.get(KIND, self.name)
-        assert found is not None, f"{self.name} is gone"
-        return found
+        return self.kubectl.get(KIND, self.name)
 
     @property
     def exists(self) -> bool:
-        return self.kubectl.get(KIND, self.name) is not None
+        return self.kubectl.find(KIND, self.name) is not None
 
     @property
     def status(self) -> dict[str, Any]:

@@ -99,9 +99,9 @@ def write_image(path: Path, name: str) -> Path:
     alternatives = Path("/etc/alternatives")
     if alternatives.is_dir():
         layer.folder("etc/alternatives")
-        for link in sorted(alternatives.iterdir()):
-            if link.is_symlink():
-                layer.link(str(link).lstrip("/"), str(link.readlink()))
+        for entry in sorted(alternatives.iterdir()):
+            if entry.is_symlink():
+                layer.link(str(entry).lstrip("/"), str(entry.readlink()))
     path_variable = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     variables = {
         "PATH": path_variable,

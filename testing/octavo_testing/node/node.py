@@ -37,7 +37,7 @@ class Node:
         """Create a namespace with Pod Security ``restricted`` and claims on the environment."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted", **environment.LABEL}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
-        if self.cluster.kubectl.get("namespace", namespace) is None:
+        if self.cluster.kubectl.find("namespace", namespace) is None:
             self._delete_volumes(namespace)  # one of the same name had them, and nobody else may bind them
         self.cluster.kubectl.within("").apply(made, *environment.claims(namespace))
 

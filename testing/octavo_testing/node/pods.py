@@ -38,9 +38,7 @@ class InPods(Serving):
 
     @property
     def address(self) -> str:
-        found = self.kubectl.get("service", self.name)
-        assert found is not None
-        return str(found["spec"]["clusterIP"])
+        return str(self.kubectl.get("service", self.name)["spec"]["clusterIP"])
 
     def pods(self, component: str) -> dict[str, str]:
         """Return names and uids of the pods that are not being deleted."""
@@ -50,7 +48,7 @@ class InPods(Serving):
 
     def initializes(self, pod: str) -> bool:
         """Return whether its init container runs."""
-        found = self.kubectl.get("pod", pod) or {}
+        found = self.kubectl.find("pod", pod) or {}
         states = [s["state"] for s in found.get("status", {}).get("initContainerStatuses", ())]
         return any("running" in state for state in states)
 
@@ -147,7 +145,6 @@ def uninstall(node: Node, *namespaces: str) -> None:
 def stages(serving: InPods, pod: str, began: float) -> str:
     """Return the seconds from ``began`` to each stage of a pod; Kubernetes writes whole seconds."""
     found = serving.kubectl.get("pod", pod)
-    assert found is not None
     reached = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"] if c["status"] == "True"}
     at = {"made": found["metadata"]["creationTimestamp"]} | {
         type_: reached[type_] for type_ in ("PodScheduled", "Initialized", "Ready") if type_ in reached
