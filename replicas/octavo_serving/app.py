@@ -16,6 +16,6 @@ def build(args: ApplicationArgs) -> Application:
 
 def compose(args: ApplicationArgs, engine: type[EngineReplica], gateway: type[GatewayReplica]) -> Application:
     """Bind a gateway to an engine. The gateway's handle mirrors the engine's replicas and carries no requests."""
-    engines = serve.deployment(engine).options(name=ENGINE, request_router_config=ray_adapter.mirror_router_config())
-    gateways = serve.deployment(serve.ingress()(gateway)).options(name=GATEWAY)
+    engines = ray_adapter.deployment(engine, name=ENGINE, request_router_config=ray_adapter.mirror_router_config())
+    gateways = ray_adapter.deployment(serve.ingress()(gateway), name=GATEWAY)
     return gateways.bind(engines.bind(args), args)

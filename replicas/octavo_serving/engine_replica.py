@@ -8,9 +8,6 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import ray
-from ray.util import get_node_ip_address
-
 from octavo_api.errors import OctavoError
 from octavo_api.serve_config import (
     ENGINE,
@@ -45,7 +42,7 @@ class EngineReplica:
     A step takes seconds at most, so a longer silence is a hang.
     """
 
-    async def __init__(self, args: ApplicationArgs) -> None:
+    async def __init__(self, args: ApplicationArgs) -> None:  # type: ignore[misc]  # Serve awaits it
         self._replica = ray_adapter.replica_id().unique_id
         packages = ("octavo_engine", "octavo_kernels", "octavo_serving")
         with logs.replica_logs(packages, ray_adapter.application_name(), ENGINE, self._replica):
@@ -58,7 +55,7 @@ class EngineReplica:
         self._environment = read_environment(os.environ)
         self._config = EngineUserConfig.model_validate(ray_adapter.initial_user_config())
         self._computed = 0
-        self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else get_node_ip_address()
+        self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else ray_adapter.own_address()
         loaded = await asyncio.to_thread(self.load, args)
         freeze_gc_heap()
         secret = await asyncio.to_thread(engine_secret, ray_adapter.application_name())
@@ -73,7 +70,7 @@ class EngineReplica:
             args.model_uri,
             args.model_revision,
             engine_settings(self._environment, self._config),
-            num_cpus=ray.get_runtime_context().get_assigned_resources().get("CPU"),
+            num_cpus=ray_adapter.assigned_cpus(),
             replicas_on_node=self._environment.replicas_on_node,
             memory_limit=self._environment.memory_limit,
             report=lambda line: logger.info("engine %s: %s", self._replica, line),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.serve.handle import DeploymentHandle
-from ray.util import get_node_ip_address
 
 from octavo_api import model_source
 from octavo_api.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserConfig
@@ -39,7 +38,9 @@ class GatewayReplica:
     The router of the engine handle publishes Serve's announcements. The gateway reads its engine replicas from them.
     """
 
-    async def __init__(self, engine: DeploymentHandle[Any], args: ApplicationArgs) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, engine: DeploymentHandle[Any], args: ApplicationArgs
+    ) -> None:
         self._replica = ray_adapter.replica_id().unique_id
         self._application = ray_adapter.application_name()
         packages = ("octavo_router", "octavo_serving")
@@ -55,7 +56,7 @@ class GatewayReplica:
         self._engines = ray_adapter.mirror(engine)
         announcements.REGISTRY.subscribe(self._engines, self._replicas_changed)
         loopback = args.bind is Bind.LOOPBACK
-        self._host = "127.0.0.1" if loopback else get_node_ip_address()
+        self._host = "127.0.0.1" if loopback else ray_adapter.own_address()
         self._schemes = ("https", "grpcs") if args.tls_folder else ("http", "grpc")
         self._door = FrontDoor(
             self._server,

@@ -29,7 +29,7 @@ Further lines are dropped, because a replica never waits for the reader.
 class JsonLines(logging.Formatter):
     """One line for each record: time (UTC), level, logger, message, the ``labels``, request and traceback."""
 
-    converter = time.gmtime
+    converter = time.gmtime  # type: ignore[assignment]  # the stubs omit its default
 
     def __init__(self, **labels: str) -> None:
         super().__init__(datefmt="%Y-%m-%dT%H:%M:%S")
@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
 class _Lines(logging.handlers.QueueHandler):
     """Handler that formats in the thread of the record. Another thread writes."""
 
-    def prepare(self, record: logging.LogRecord) -> str:  # type: ignore[override]
+    def prepare(self, record: logging.LogRecord) -> str:
         return self.format(record)
 
 

@@ -13,23 +13,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from pydantic import ValidationError
 from ray import serve
 from ray._private import services, utils
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled, without types
 from ray.exceptions import RayError, RayTaskError
 from ray.experimental import internal_kv
 from ray.serve._private.api import serve_start
 from ray.serve._private.client import ServeControllerClient
 from ray.serve._private.metrics_utils import QUEUED_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
+from ray.serve.deployment import Deployment
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from ray.serve.schema import ServeDeploySchema
+from ray.util import get_node_ip_address
 
 from octavo_api.errors import StartupError
 from octavo_serving import announcements
@@ -66,13 +68,13 @@ def deployment_key(application: str, deployment: str) -> str:
 
 
 def mirror_router_config() -> RequestRouterConfig:
-    return RequestRouterConfig(request_router_class=MirrorRouter)
+    return RequestRouterConfig(request_router_class=MirrorRouter)  # type: ignore[arg-type]  # pydantic's plugin misreads it
 
 
 def mirror(handle: DeploymentHandle[Any]) -> str:
     """Start the handle's router, which otherwise waits for a first request. Return the key in ``REGISTRY``."""
     if not handle.is_initialized:
-        handle._init()
+        handle._init()  # type: ignore[no-untyped-call]
     return deployment_key(handle.app_name, handle.deployment_name)
 
 
@@ -83,13 +85,14 @@ async def call_for_replica(handle: DeploymentHandle[Any]) -> None:
     averages of its recent past, every ten seconds. So this function deletes that past. Otherwise Serve would notice
     a call late and would count an answered call too long.
     """
-    metrics = handle._router._asyncio_router._metrics_manager
+    router: Any = handle._router
+    metrics = router._asyncio_router._metrics_manager
     metrics.metrics_store.data.pop(QUEUED_REQUESTS_KEY, None)
     response = handle.wake.remote()
     try:
         await response
     finally:
-        response.cancel()
+        response.cancel()  # type: ignore[no-untyped-call]
         metrics.metrics_store.data.pop(QUEUED_REQUESTS_KEY, None)
         metrics.push_autoscaling_metrics_to_controller()
 
@@ -127,13 +130,14 @@ def _without_ray_signal_handlers() -> Iterator[None]:
     still drains. If it came while Ray starts, Ray would wait half a minute for a process that is gone.
     """
 
-    before = services.ConsolePopen, utils.set_sigterm_handler
-    services.ConsolePopen = partial(services.ConsolePopen, process_group=0)
+    starter: Any = services
+    before = starter.ConsolePopen, utils.set_sigterm_handler
+    starter.ConsolePopen = partial(starter.ConsolePopen, process_group=0)
     utils.set_sigterm_handler = _keep_handler
     try:
         yield
     finally:
-        services.ConsolePopen, utils.set_sigterm_handler = before
+        starter.ConsolePopen, utils.set_sigterm_handler = before
 
 
 def _keep_handler(handler: object) -> None:
@@ -172,6 +176,24 @@ class Store:
 
 def replica_id() -> ReplicaID:
     return serve.get_replica_context().replica_id
+
+
+def own_address() -> str:
+    """Return the address of this node in the cluster."""
+    address: str = get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def assigned_cpus() -> float | None:
+    """Return the number of CPUs that Ray assigned to this replica; None if it has no such limit."""
+    resources: dict[str, float] = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]
+    return resources.get("CPU")
+
+
+def deployment(replica: type[Any], **options: Any) -> Deployment:
+    """Return the Serve deployment of a class of replicas."""
+    decorated: Any = serve.deployment(replica)
+    return cast(Deployment, decorated.options(**options))
 
 
 def application_name() -> str:
@@ -213,7 +235,8 @@ class Controller:
 
     def details(self) -> dict[str, Any]:
         """Return the answer of ``GET /api/serve/applications/``."""
-        return self._client.get_serve_details()
+        details: dict[str, Any] = self._client.get_serve_details()
+        return details
 
     def version(self) -> str:
         return ray.__version__
