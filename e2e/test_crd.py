@@ -22,7 +22,7 @@ CASES = yaml.safe_load((ROOT / "tests" / "api" / "resource_cases.yaml").read_tex
 REFUSED = {
     "unknown scheme": ({"model": {"uri": "ftp://a/b"}}, "spec.model.uri", "must start with one of embedded://, hf://"),
     "no model": ({"model": {"uri": None}}, "spec.model.uri", "Required value"),
-    "revision of a file": ({"model": {"revision": "main"}}, "spec.model.revision", "revision needs a hf:// model"),
+    "revision of a file": ({"model": {"revision": "main"}}, "spec.model.revision", "revision requires a hf:// model"),
     "both kinds of cluster": (
         {"rayCluster": {"managed": {}, **EXTERNAL}},
         "spec.rayCluster",
@@ -43,37 +43,37 @@ REFUSED = {
     "new cluster where there is none": (
         {"rayCluster": EXTERNAL, "rollout": {"strategy": "NewCluster"}},
         "spec.rollout.strategy",
-        "rollout.strategy NewCluster needs rayCluster.managed",
+        "rollout.strategy NewCluster requires rayCluster.managed",
     ),
     "orphan in a cluster of its own": (
         {"deletionPolicy": "Orphan"},
         "spec.deletionPolicy",
-        "deletionPolicy Orphan needs rayCluster.external",
+        "deletionPolicy Orphan requires rayCluster.external",
     ),
     "claim in external mode": (
         {"rayCluster": EXTERNAL, "model": {"uri": "pvc://claim/model"}},
         "spec.model.uri",
-        "is mounted into pods, so it needs rayCluster.managed",
+        "is mounted into pods and requires rayCluster.managed",
     ),
     "token in external mode": (
         {"rayCluster": EXTERNAL, "model": {"uri": "hf://a/b", "secretRef": {"name": "token"}}},
         "spec.model.secretRef",
-        "is mounted into pods, so it needs rayCluster.managed",
+        "is mounted into pods and requires rayCluster.managed",
     ),
     "cache in external mode": (
         {"rayCluster": EXTERNAL, "model": {"uri": "hf://a/b", "cache": {"claimName": "cache"}}},
         "spec.model.cache",
-        "is mounted into pods, so it needs rayCluster.managed",
+        "is mounted into pods and requires rayCluster.managed",
     ),
     "certificate in external mode": (
         {"rayCluster": EXTERNAL, "endpoint": {"tlsSecretRef": {"name": "tls"}}},
         "spec.endpoint.tlsSecretRef",
-        "is mounted into pods, so it needs rayCluster.managed",
+        "is mounted into pods and requires rayCluster.managed",
     ),
     "keys in external mode": (
         {"rayCluster": EXTERNAL, "endpoint": {"apiKeySecretRef": {"name": "keys"}}},
         "spec.endpoint.apiKeySecretRef",
-        "is mounted into pods, so it needs rayCluster.managed",
+        "is mounted into pods and requires rayCluster.managed",
     ),
     "no address": ({"rayCluster": {"external": {"dashboardURL": "ray:8265"}}}, "dashboardURL", "should match"),
     "negative replicas": ({"replicas": -1}, "spec.replicas", "greater than or equal to 0"),

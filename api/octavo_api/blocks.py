@@ -1,10 +1,10 @@
-"""Chain hashes of KV cache blocks, for engine and router alike, and the digest by which they compare their sets.
+"""Chain hashes of KV cache blocks for engine and router, and the digest with which they compare their sets.
 
 ``root = H(schema ‖ model ‖ kv_dtype ‖ block_size ‖ adapter ‖ salt)`` with every field tagged and length-prefixed,
-``h_i = H(h_{i-1} ‖ tokens_i as little-endian u32)``, ``H`` = BLAKE2b with a digest of 128 bits. A block's hash names
-its own tokens and all before them, for one model, one KV dtype, one adapter and one tenant's salt. Engines key on all
-128 bits: a collision there would give a wrong answer. Routers keep the low 64 bits: a collision there costs one detour.
-Golden vectors are in the tests. A change of any byte is a change of ``SCHEMA``.
+``h_i = H(h_{i-1} ‖ tokens_i as little-endian u32)``, ``H`` = BLAKE2b with a digest of 128 bits. A block's hash stands
+for its tokens and all earlier ones, for one model, one KV dtype, one adapter and one tenant's salt. Engines use all 128
+bits, because a collision would give a wrong answer. Routers keep the low 64 bits, because a collision only selects a
+worse replica. Golden vectors are in the tests. A change of any byte requires another ``SCHEMA``.
 """
 
 import struct
@@ -75,7 +75,7 @@ def _digest(data: bytes) -> BlockHash:
 
 
 def root_hash(*, model_key: str, kv_dtype: str, block_size: int, adapter: str = "", cache_salt: str = "") -> BlockHash:
-    """Returns the hash that stands before the first block of every chain of this model, adapter and salt."""
+    """Return the hash before the first block of every chain of this model, adapter and salt."""
     fields = {
         "schema": SCHEMA,
         "model": model_key,
@@ -93,12 +93,12 @@ def root_hash(*, model_key: str, kv_dtype: str, block_size: int, adapter: str = 
 
 
 def next_hash(parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
-    """Returns the hash of the block that holds ``tokens`` (a full block) after ``parent``."""
+    """Return the hash of the full block of ``tokens`` after ``parent``."""
     return _digest(parent + _little_endian(tokens))
 
 
 def chain_hashes(parent: BlockHash, tokens: Sequence[int], block_size: int) -> list[BlockHash]:
-    """Returns one hash for each *full* block of ``tokens``; a partial block at the end has none.
+    """Return one hash for each *full* block of ``tokens``. A partial block at the end has none.
 
     ``parent`` is the root, or the last hash of a chain that ``tokens`` continue.
     """
@@ -112,19 +112,19 @@ def chain_hashes(parent: BlockHash, tokens: Sequence[int], block_size: int) -> l
 
 
 def low64(block_hash: bytes) -> int:
-    """Returns what a router keeps of a hash: its first 8 bytes as a little-endian integer."""
+    """Return the part of a hash that a router keeps: its first 8 bytes as a little-endian integer."""
     return int.from_bytes(block_hash[:8], "little")
 
 
 def pack(hashes: Sequence[BlockHash]) -> bytes:
-    """Joins hashes for the wire; ``unpack`` is its inverse."""
+    """Join hashes for the wire. ``unpack`` is the inverse."""
     return b"".join(hashes)
 
 
 def unpack(data: bytes) -> list[BlockHash]:
-    """Raises ``ValueError`` where ``data`` is not a whole number of hashes."""
+    """Split joined hashes. Raise ``ValueError`` if ``data`` is not a whole number of hashes."""
     if len(data) % HASH_BYTES:
-        raise ValueError(f"hashes: {len(data)} bytes are not a multiple of {HASH_BYTES}")
+        raise ValueError(f"hashes: got {len(data)} bytes, allowed: a multiple of {HASH_BYTES}")
     return list(_slices(data))
 
 

@@ -10,7 +10,7 @@ from octavo_api.errors import ConfigurationError
 
 
 def read_assignments(texts: Iterable[str], *, allowed: str = "KEY=VALUE") -> dict[str, Any]:
-    """Reads what ``--set`` is given; values are YAML. Raises ``ConfigurationError``."""
+    """Read the arguments of ``--set``. Values are YAML. Raise ``ConfigurationError``."""
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -24,13 +24,13 @@ def read_assignments(texts: Iterable[str], *, allowed: str = "KEY=VALUE") -> dic
 
 
 def read_secret(path: Path, *, where: str = "--secret-file") -> str:
-    """Reads a file that holds one secret; raises ``ConfigurationError``, also where it is empty."""
+    """Read a file that contains one secret. Raise ``ConfigurationError``, also if the file is empty."""
     try:
         secret = path.read_text().strip()
     except OSError as error:
         raise ConfigurationError(f"{where}: {path}: {str(error.strerror).lower()}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{where}: {path}: is not text") from None
+        raise ConfigurationError(f"{where}: {path}: got binary data, allowed: text") from None
     if not secret:
-        raise ConfigurationError(f"{where}: {path} is empty")
+        raise ConfigurationError(f"{where}: {path}: got an empty file, allowed: one secret")
     return secret

@@ -1,6 +1,6 @@
-"""The CustomResourceDefinition, made from the types.
+"""The CustomResourceDefinition, generated from the types.
 
-``python -m octavo_api.crd [FOLDER]`` writes it for kustomize and for the chart; a test keeps both fresh.
+``python -m octavo_api.crd [FOLDER]`` writes it for kustomize and for the chart. A test checks that both are up to date.
 """
 
 import argparse
@@ -38,9 +38,9 @@ STORED_DEFAULTS = frozenset(
         "spec.rayCluster.external.authSecretRef.key",
     }
 )
-"""Defaults that the API server writes into stored objects: what is never to be improved.
+"""Defaults that the API server writes into stored objects, so that no release can change them there.
 
-``replicas`` must be there: without it ``/scale`` reports 0. All others are the operator's to choose, in each release.
+``replicas`` is required, because without it ``/scale`` reports 0. Each release may choose all other defaults.
 """
 
 _KEEP = """\
@@ -54,7 +54,7 @@ _QUANTITY_LENGTH = 41
 
 
 def definition() -> dict[str, Any]:
-    """Returns the whole CustomResourceDefinition."""
+    """Return the whole CustomResourceDefinition."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -106,7 +106,7 @@ def _columns() -> list[dict[str, Any]]:
 
 
 def schema() -> dict[str, Any]:
-    """Returns the structural schema of a whole object."""
+    """Return the structural schema of a whole object."""
     name = _limits(Metadata.model_fields["name"].metadata, Kind.STRING)
     valid_name = Rule(
         f"the name must match {name['pattern']} and have at most {name['maxLength']} characters",
@@ -151,13 +151,13 @@ def _field(field: Field) -> dict[str, Any]:
     rules = [item for item in field.shape.metadata if isinstance(item, Rule)]
     checks = [*map(_validation, rules), *_quantity_checks(field.shape)]
     if is_immutable(field):
-        said = f"{field.path[-1]} cannot be changed; delete and create the resource"
-        checks.append(_validation(Transition(said, "self == oldSelf")))
+        message = f"{field.path[-1]} cannot be changed; delete and create the resource"
+        checks.append(_validation(Transition(message, "self == oldSelf")))
     return made | ({"x-kubernetes-validations": checks} if checks else {})
 
 
 def _extra(info: FieldInfo) -> dict[str, Any]:
-    """Returns what a field's definition says in the schema's own words."""
+    """Return the keys of a field's definition that belong to the schema itself."""
     extra = info.json_schema_extra
     return (
         {key: value for key, value in extra.items() if not key.startswith("x-octavo")}
@@ -167,31 +167,31 @@ def _extra(info: FieldInfo) -> dict[str, Any]:
 
 
 def is_immutable(field: Field) -> bool:
-    """Returns True if the value itself cannot be changed; for a section, if its presence cannot."""
+    """Return True if the value itself cannot be changed; for a section, if its presence cannot."""
     return field.change == Change.IMMUTABLE and field.shape.section is None
 
 
 def described(field: Field) -> str:
-    """Returns what a field is, its unit, its default, and what a change of it does."""
+    """Return description, unit, default and effect of a change."""
     return " ".join(
         [
             field.description,
             *([f"Unit: {field.unit}."] if field.unit else []),
-            *([f"Default: {said}."] if field.change and (said := said_default(field)) else []),
+            *([f"Default: {text}."] if field.change and (text := default_text(field)) else []),
             *([f"Change: {field.change}."] if field.change else []),
         ]
     )
 
 
-def said_default(field: Field) -> str:
-    """Returns the default in words; empty where a field must be written, or is a section with defaults inside."""
+def default_text(field: Field) -> str:
+    """Return the default in words. It is empty for a required field and for a section with defaults inside."""
     if field.default is ...:
         return ""
     if field.default is None or isinstance(field.default, BaseModel):
         return field.auto
     spelled = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-    said = "none" if field.default in ([], {}, "") else spelled
-    return f"{said}, which is {field.auto}" if field.auto else said
+    text = "none" if field.default in ([], {}, "") else spelled
+    return f"{text}, which is {field.auto}" if field.auto else text
 
 
 def _shape(shape: Shape, field: Field) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _shape(shape: Shape, field: Field) -> dict[str, Any]:
 
 
 def _integer(limits: dict[str, Any]) -> dict[str, Any]:
-    """Returns format and limits of an integer.
+    """Return format and limits of an integer.
 
     The API server keeps limits as doubles. It would round the largest int64 to a number that no int64 can reach, and
     reject every value of the field. The format contains that limit already.
@@ -229,7 +229,7 @@ def _integer(limits: dict[str, Any]) -> dict[str, Any]:
         return {"format": "int32", **limits}
     exact = {name: limit for name, limit in limits.items() if abs(limit) <= 2**53}
     if any(limit != 2**63 - 1 for name, limit in limits.items() if name not in exact):
-        raise ValueError(f"limits {limits} are no doubles; take 2**53 at most, or 2**63 - 1")
+        raise ValueError(f"limits: got {limits}, allowed: at most 2**53, or 2**63 - 1")
     return {"format": "int64", **exact}
 
 
@@ -261,7 +261,7 @@ def _limits(metadata: Any, kind: Kind) -> dict[str, Any]:
 
 
 def _quantity_pattern(shape: Shape) -> str:
-    """Returns the pattern of a quantity's string form, which its validator brings along."""
+    """Return the pattern of a quantity's string form, from its validator."""
     for item in shape.metadata:
         for branch in getattr(getattr(item, "json_schema_input_type", None), "__args__", ()):
             for limit in getattr(branch, "__metadata__", ()):
@@ -271,14 +271,14 @@ def _quantity_pattern(shape: Shape) -> str:
 
 
 def _quantity_checks(shape: Shape) -> list[dict[str, str]]:
-    """Returns the limits of a quantity's string form, which ``minimum`` passes over."""
+    """Return the limits of a quantity's string form, because ``minimum`` ignores strings."""
     if shape.kind not in (Kind.BYTES, Kind.CPUS):
         return []
     for item in shape.metadata:
         match item:
             case annotated_types.Ge(ge=bound):
                 words, test = f"at least {bound}", f"!quantity({{}}).isLessThan(quantity('{bound}'))"
-            # Part of a byte is cut off, so that what is less than one is none.
+            # Fractions of a byte are dropped, so less than one byte is none.
             case annotated_types.Gt(gt=0) if shape.kind is Kind.BYTES:
                 words, test = "at least 1", "!quantity({}).isLessThan(quantity('1'))"
             case annotated_types.Gt(gt=bound):
@@ -295,9 +295,9 @@ def _validation(rule: Rule | Transition) -> dict[str, str]:
 
 
 def manifest(*, chart: bool = False) -> str:
-    """Returns the definition in YAML; for the chart, with what its values decide."""
+    """Return the definition in YAML. For the chart, add the conditions that its values control."""
     text = yaml.safe_dump(definition(), sort_keys=False, width=120, allow_unicode=True)
-    text = f"# Made from the code by `python -m octavo_api.crd`; do not edit.\n{text}"
+    text = f"# Generated from the code by `python -m octavo_api.crd`; do not edit.\n{text}"
     if not chart:
         return text
     named = f"  name: {PLURAL}.{GROUP}\n"
@@ -309,11 +309,11 @@ FILES: dict[Path, Callable[[], str]] = {
     Path("manifests/base/crd/servingdeployments.yaml"): manifest,
     Path("helm/octavo/templates/crds/servingdeployments.yaml"): partial(manifest, chart=True),
 }
-"""What is written where, from the repository's root."""
+"""Generated files by path from the repository's root."""
 
 
 def main(folder: Path = Path()) -> None:
-    """Writes the definition for kustomize and for the chart, under the repository's root ``folder``."""
+    """Write the definition for kustomize and for the chart, under the repository's root ``folder``."""
     for path, render in FILES.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(render(), encoding="utf-8")

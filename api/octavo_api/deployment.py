@@ -1,6 +1,6 @@
-"""``ServingDeployment``: the one document that describes what is served, in Kubernetes and by ``octavo up -f``.
+"""``ServingDeployment``: the document that describes a served model, in Kubernetes and for ``octavo up -f``.
 
-Fields are lowerCamelCase in documents. Each says its unit, its default, and what a change of it does.
+Fields are lowerCamelCase in documents. Each declares its unit, its default, and the effect of a change.
 """
 
 import unicodedata
@@ -23,13 +23,13 @@ API_VERSION: Literal["serving.octavo.dev/v1alpha1"] = "serving.octavo.dev/v1alph
 KIND: Literal["ServingDeployment"] = "ServingDeployment"
 
 FINALIZER = "serving.octavo.dev/operator"
-"""On deployments in external mode only: the operator takes the application out of a Ray that it does not own."""
+"""Finalizer in external mode only: the operator removes the application from a Ray that it does not own."""
 
 _SCHEMES = ("embedded://", "hf://", "pvc://", "file://")
 
 
 class Metadata(BaseModel):
-    """Kubernetes' object metadata; what a cluster adds beside these fields is passed over."""
+    """Kubernetes' object metadata. Other fields, which a cluster adds, are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,7 +61,7 @@ class Model(Section):
 
     RULES = (
         Rule(
-            "revision needs a hf:// model",
+            "revision requires a hf:// model",
             "!has(self.revision) || self.uri.startsWith('hf://')",
             lambda model: model.revision is None or model.uri.startswith("hf://"),
             at=".revision",
@@ -101,7 +101,7 @@ class Model(Section):
 
 
 class Autoscaling(Section):
-    """Scales engine replicas by the requests that run and wait, and by the cache that they hold."""
+    """Scaling of engine replicas by running and waiting requests and by the cache that they hold."""
 
     RULES = (
         Rule(
@@ -113,11 +113,15 @@ class Autoscaling(Section):
     )
 
     min_replicas: int = setting(
-        1, "Fewest engine replicas; at 0 the gateway holds requests until one is up.", change=Change.LIVE, ge=0, le=1024
+        1,
+        "Fewest engine replicas; with 0, the gateway holds requests until an engine runs.",
+        change=Change.LIVE,
+        ge=0,
+        le=1024,
     )
     max_replicas: int = setting(..., "Most engine replicas.", change=Change.LIVE, ge=1, le=1024)
     target_requests: int = setting(
-        32, "Requests, running and waiting, that one replica should have.", change=Change.LIVE, ge=1, le=2**20
+        32, "Target of running and waiting requests of one replica.", change=Change.LIVE, ge=1, le=2**20
     )
     target_cache_percent: int = setting(
         80,
@@ -264,7 +268,7 @@ _WAS_EXTERNAL = _IS_EXTERNAL.replace("self", "oldSelf")
 def _mounted(at: str, cel: str, used: Callable[["Spec"], bool], what: str = "") -> Rule:
     """Requires managed mode for a field that is mounted into pods."""
     return Rule(
-        f"{at[1:]}{what} is mounted into pods, so it needs rayCluster.managed",
+        f"{at[1:]}{what} is mounted into pods and requires rayCluster.managed",
         f"!({_IS_EXTERNAL} && {cel})",
         lambda spec: not (spec.ray_cluster.external is not None and used(spec)),
         at=at,
@@ -276,14 +280,14 @@ class Spec(Section):
 
     RULES = (
         Rule(
-            "rollout.strategy NewCluster needs rayCluster.managed",
+            "rollout.strategy NewCluster requires rayCluster.managed",
             f"!({_IS_EXTERNAL} && has(self.rollout) && has(self.rollout.strategy)"
             " && self.rollout.strategy == 'NewCluster')",
             lambda spec: spec.ray_cluster.external is None or spec.rollout.strategy is not RolloutStrategy.NEW_CLUSTER,
             at=".rollout.strategy",
         ),
         Rule(
-            "deletionPolicy Orphan needs rayCluster.external",
+            "deletionPolicy Orphan requires rayCluster.external",
             f"!has(self.deletionPolicy) || self.deletionPolicy != 'Orphan' || ({_IS_EXTERNAL})",
             lambda spec: spec.deletion_policy is not DeletionPolicy.ORPHAN or spec.ray_cluster.external is not None,
             at=".deletionPolicy",
@@ -313,7 +317,7 @@ class Spec(Section):
             f"({_IS_EXTERNAL}) == ({_WAS_EXTERNAL})",
             at=".rayCluster",
         ),
-        # Else ``kubectl scale`` would succeed and nothing would happen.
+        # Otherwise ``kubectl scale`` would succeed without effect.
         Transition(
             "replicas has no effect beside autoscaling; change autoscaling.minReplicas and maxReplicas",
             "!has(self.autoscaling) || !has(oldSelf.autoscaling) || self.replicas == oldSelf.replicas",
@@ -349,7 +353,7 @@ class Spec(Section):
 
 
 class ServingDeployment(Section):
-    """A large language model, served: gateways with OpenAI's and a gRPC interface, and engine replicas behind them."""
+    """A served large language model: gateways with OpenAI's interface and gRPC, and engine replicas behind them."""
 
     api_version: Literal["serving.octavo.dev/v1alpha1"] = API_VERSION
     kind: Literal["ServingDeployment"] = KIND
@@ -359,7 +363,7 @@ class ServingDeployment(Section):
     @model_validator(mode="before")
     @classmethod
     def _status(cls, values: Any) -> Any:
-        """Passes ``status`` over, the operator's own: what ``kubectl get -o yaml`` prints can be read."""
+        """Ignore ``status``, which the operator writes, so that the output of ``kubectl get -o yaml`` can be read."""
         return (
             {name: value for name, value in values.items() if name != "status"} if isinstance(values, dict) else values
         )
@@ -374,7 +378,7 @@ class ServingDeployment(Section):
 
     @property
     def managed(self) -> Managed:
-        """The managed cluster's section; what it says by default where the document has none."""
+        """The managed cluster's section, or its defaults if the document has none."""
         return self.spec.ray_cluster.managed or Managed()
 
     @classmethod
@@ -385,7 +389,7 @@ class ServingDeployment(Section):
         where: str = "ServingDeployment",
         typed: Mapping[tuple[int | str, ...], str] = MappingProxyType({}),
     ) -> Self:
-        """Checks a parsed document; raises ``ConfigurationError`` with one line per wrong field.
+        """Check a parsed document. Raise ``ConfigurationError`` with one line for each wrong field.
 
         ``typed`` names the fields that the user gave outside of the document, as the user typed them.
         """
@@ -396,7 +400,7 @@ class ServingDeployment(Section):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads one YAML document from a file; raises ``ConfigurationError``."""
+        """Read one YAML document from a file. Raise ``ConfigurationError``."""
         try:
             document = yaml.safe_load(path.read_text())
         except FileNotFoundError:
@@ -404,5 +408,5 @@ class ServingDeployment(Section):
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigurationError(f"{path}: {error}") from None
         if not isinstance(document, dict):
-            raise ConfigurationError(f"{path}: got {type(document).__name__}, allowed: one ServingDeployment mapping")
+            raise ConfigurationError(f"{path}: got {type(document).__name__}, allowed: one ServingDeployment")
         return cls.read(document, where=str(path))

@@ -1,7 +1,7 @@
-"""Every error that a user can meet, with its HTTP status, gRPC code and OpenAI ``type``.
+"""Every error that a user can receive, with its HTTP status, gRPC code and OpenAI ``type``.
 
-A message names the field, the value that was given, and what is allowed. ``RequestError`` is an answer to one request;
-``StartupError`` ends a command with a non-zero exit before anything is served.
+A message names the field, the given value and the allowed values. ``RequestError`` is an answer to one request.
+``StartupError`` ends a command with a non-zero exit status before it serves a request.
 """
 
 from typing import Any, ClassVar, Self
@@ -22,7 +22,7 @@ class OctavoError(Exception):
 class RequestError(OctavoError):
     """The answer to one request. Subclasses set the class attributes.
 
-    ``param`` is the request's field as the client wrote it, ``retry_after_s`` is sent as ``Retry-After``.
+    ``param`` is the field of the request as the client wrote it. ``retry_after_s`` is sent as ``Retry-After``.
     """
 
     http_status: ClassVar[int] = 500
@@ -36,7 +36,7 @@ class RequestError(OctavoError):
         self.retry_after_s = retry_after_s
 
     def openai(self) -> dict[str, Any]:
-        """Returns OpenAI's error object."""
+        """Return OpenAI's error object."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def to_proto(self) -> replica_pb2.Error:
@@ -49,7 +49,7 @@ class RequestError(OctavoError):
 
     @staticmethod
     def from_proto(error: replica_pb2.Error) -> "RequestError":
-        """Returns the error that the replica raised; an unknown kind becomes ``EngineFailure``."""
+        """Return the error that the replica raised. An unknown kind becomes ``EngineFailure``."""
         kind = _KINDS.get(error.kind, EngineFailure)
         return kind(error.message, param=error.param or None, retry_after_s=error.retry_after_s or None)
 
@@ -63,7 +63,7 @@ class InvalidRequest(RequestError):
 
     @classmethod
     def field(cls, param: str, value: object, allowed: str) -> Self:
-        """Builds the message of all field errors: ``param``, the value given (shortened), what is allowed."""
+        """Return the error of a wrong field. Its message has ``param``, the given value (shortened) and ``allowed``."""
         shown = repr(value)
         if len(shown) > 80:
             shown = shown[:77] + "..."
@@ -71,19 +71,19 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt, or prompt + max_tokens, is longer than ``max_model_len``."""
+    """The prompt, or the prompt and max_tokens together, exceed ``max_model_len``."""
 
     code = "context_length_exceeded"
 
 
 class CacheCapacityExceeded(InvalidRequest):
-    """The request could never fit into the replica's KV cache, even alone."""
+    """The request does not fit into the KV cache of a replica, even alone."""
 
     code = "kv_cache_capacity_exceeded"
 
 
 class RequestTooLarge(RequestError):
-    """The body is larger than the gateway reads."""
+    """The body is larger than ``maxBodyBytes``."""
 
     http_status = 413
     grpc_code = grpc.StatusCode.INVALID_ARGUMENT
@@ -92,7 +92,7 @@ class RequestTooLarge(RequestError):
 
 
 class AuthenticationFailed(RequestError):
-    """No API key, or one that the gateway does not know."""
+    """The request has no API key, or an unknown one."""
 
     http_status = 401
     grpc_code = grpc.StatusCode.UNAUTHENTICATED
@@ -101,7 +101,7 @@ class AuthenticationFailed(RequestError):
 
 
 class ModelNotFound(RequestError):
-    """``model`` names nothing that is served here."""
+    """This endpoint does not serve the model that ``model`` names."""
 
     http_status = 404
     grpc_code = grpc.StatusCode.NOT_FOUND
@@ -110,7 +110,7 @@ class ModelNotFound(RequestError):
 
 
 class NotFound(RequestError):
-    """No such path."""
+    """The path does not exist."""
 
     http_status = 404
     grpc_code = grpc.StatusCode.UNIMPLEMENTED
@@ -119,7 +119,7 @@ class NotFound(RequestError):
 
 
 class MethodNotAllowed(RequestError):
-    """The path exists, the method does not."""
+    """The path does not support the method."""
 
     http_status = 405
     grpc_code = grpc.StatusCode.UNIMPLEMENTED
@@ -128,7 +128,7 @@ class MethodNotAllowed(RequestError):
 
 
 class QueueFull(RequestError):
-    """Gateway or engine has as many requests as it takes; come back after ``retry_after_s``."""
+    """The queue of the gateway or the engine is full. Retry after ``Retry-After`` seconds."""
 
     http_status = 429
     grpc_code = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -137,7 +137,7 @@ class QueueFull(RequestError):
 
 
 class NoReplica(RequestError):
-    """No engine replica can take requests now."""
+    """No engine replica accepts requests now."""
 
     http_status = 503
     grpc_code = grpc.StatusCode.UNAVAILABLE
@@ -146,7 +146,7 @@ class NoReplica(RequestError):
 
 
 class ReplicaLost(RequestError):
-    """The replica that was generating this answer went away after it had shown tokens, or several did, one by one."""
+    """The engine replica was lost after the client had received tokens, or several were lost one after another."""
 
     http_status = 502
     grpc_code = grpc.StatusCode.UNAVAILABLE
@@ -155,7 +155,7 @@ class ReplicaLost(RequestError):
 
 
 class Draining(RequestError):
-    """The process is shutting down and takes no new requests."""
+    """The process shuts down and accepts no new requests."""
 
     http_status = 503
     grpc_code = grpc.StatusCode.UNAVAILABLE
@@ -164,7 +164,7 @@ class Draining(RequestError):
 
 
 class DeadlineExceeded(RequestError):
-    """The request's deadline, or the gateway's request timeout, has passed."""
+    """The deadline of the request, or the request timeout of the gateway, has passed."""
 
     http_status = 504
     grpc_code = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -173,17 +173,17 @@ class DeadlineExceeded(RequestError):
 
 
 class EngineFailure(RequestError):
-    """The engine failed at this request, or as a whole; its log has the traceback."""
+    """The engine failed in this request or as a whole. Its log has the traceback."""
 
     code = "engine_failure"
 
 
 class StartupError(OctavoError):
-    """A command cannot start; the message says what to change."""
+    """A command cannot start. The message names the remedy."""
 
 
 class ConfigurationError(StartupError):
-    """A setting or a document is wrong."""
+    """A setting or a document is invalid."""
 
 
 class ModelError(StartupError):
@@ -191,11 +191,11 @@ class ModelError(StartupError):
 
 
 class NotEnoughMemory(StartupError):
-    """Weights and a minimum of KV cache do not fit into the memory limit."""
+    """Weights and the smallest KV cache do not fit into the memory limit."""
 
 
 class PortInUse(StartupError):
-    """Something listens there already."""
+    """Another process listens on the port."""
 
 
 def _subclasses(cls: type[RequestError]) -> dict[str, type[RequestError]]:

@@ -1,6 +1,6 @@
-"""Walks the types of a document: every field with its path, what holds in it, and what a change of it does.
+"""Walk over the types of a document: every field with its path, its limits and the effect of a change.
 
-The resource definition, the reference pages and the test that each field is consumed are all made from this walk.
+The resource definition, the reference pages and the test that each field is consumed all use this walk.
 """
 
 import inspect
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type taken apart. ``metadata`` holds its limits and validators."""
+    """Parts of a type. ``metadata`` has its limits and validators."""
 
     kind: Kind
     metadata: tuple[Any, ...] = ()
@@ -46,12 +46,12 @@ class Shape:
 
     @property
     def section(self) -> type[BaseModel] | None:
-        """The section that stands here, or in each element of the list that stands here."""
+        """The section of this field, or of each element if the field is a list."""
         return self.model or (self.item.model if self.item else None)
 
 
 def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
-    """Takes a field's type apart; raises ``TypeError`` for one that documents have no use for."""
+    """Return the shape of a field's type. Raise ``TypeError`` for a type that documents do not support."""
     metadata = tuple(limit for item in metadata for limit in (item.metadata if isinstance(item, FieldInfo) else [item]))
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -76,7 +76,7 @@ def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
     if parse_cpus in parsers:
         return Shape(Kind.CPUS, metadata)
     if annotation not in plain:
-        raise TypeError(f"no document holds a {annotation!r}")
+        raise TypeError(f"documents have no type for {annotation!r}")
     return Shape(plain[annotation], metadata)
 
 
@@ -88,8 +88,8 @@ def _map(values: Any, metadata: tuple[Any, ...]) -> Shape:
 class Field:
     """One field of a document.
 
-    ``path`` leads to it from the walk's top in the document's spelling, ``[]`` for each element of a list; ``name`` is
-    Python's. What a field does not say of itself, it has from the section above it.
+    ``path`` is its path from the top of the walk in the spelling of documents, with ``[]`` for each element of a list.
+    ``name`` is the name in Python. A field inherits missing properties from the section above it.
     """
 
     path: tuple[str, ...]
@@ -98,11 +98,11 @@ class Field:
     shape: Shape
     description: str
     default: Any
-    """``...`` where the field must be written."""
+    """``...`` if the field is required."""
     change: str
     unit: str
     auto: str
-    """What a default of None becomes."""
+    """Description of the value that replaces a default of None."""
 
     @property
     def spelled(self) -> str:
@@ -110,7 +110,7 @@ class Field:
 
 
 def walk(model: type[BaseModel], above: Field | None = None) -> Iterator[Field]:
-    """Yields every field under ``model``, sections before what is in them."""
+    """Yield every field under ``model``, each section before its fields."""
     path = (*above.path, *(("[]",) if above.shape.kind is Kind.LIST else ())) if above else ()
     for name, info in model.model_fields.items():
         field = describe(name, info, path, above)
@@ -120,7 +120,7 @@ def walk(model: type[BaseModel], above: Field | None = None) -> Iterator[Field]:
 
 
 def describe(name: str, info: FieldInfo, path: tuple[str, ...] = (), above: Field | None = None) -> Field:
-    """Says everything of one field that its definition and the section above it say."""
+    """Return one field with all properties from its definition and from the section above it."""
     extra: Mapping[str, Any] = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     taken = shape(info.annotation, tuple(info.metadata))
     from_above = above is not None and isinstance(above.default, BaseModel)
@@ -140,5 +140,5 @@ def describe(name: str, info: FieldInfo, path: tuple[str, ...] = (), above: Fiel
 
 
 def first_paragraph(documented: type[Any]) -> str:
-    """Returns a class's docstring up to its first empty line, in Markdown."""
+    """Return a class's docstring up to its first empty line, in Markdown."""
     return " ".join(inspect.cleandoc(documented.__doc__ or "").split("\n\n")[0].replace("``", "`").split())

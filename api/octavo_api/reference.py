@@ -1,6 +1,6 @@
-"""Renders the reference pages in ``docs/reference`` from the definitions themselves.
+"""Generator of the reference pages in ``docs/reference``.
 
-``python -m octavo_api.reference [FOLDER]`` writes them; a test keeps them fresh.
+``python -m octavo_api.reference [FOLDER]`` writes them. A test checks that they are up to date.
 """
 
 import argparse
@@ -23,31 +23,31 @@ FOLDER = Path("docs/reference")
 _SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 
 _CHANGES = {
-    Change.LIVE: "is taken over by the running processes; no request notices",
+    Change.LIVE: "is applied by the running processes and affects no running request",
     Change.ROLLING: "replaces replicas one after the other; running requests end on the old ones",
-    Change.NEW_CLUSTER: "needs new pods: what is old is stopped, or drained, as `spec.rollout` says",
-    Change.IMMUTABLE: "is refused; delete and create",
+    Change.NEW_CLUSTER: "needs new pods; `spec.rollout` decides if the old pods stop first or drain",
+    Change.IMMUTABLE: "is rejected; delete and create the resource",
 }
-_MADE = "Made from the code by `python -m octavo_api.reference`; do not edit."
+_MADE = "Generated from the code by `python -m octavo_api.reference`; do not edit."
 
 
 def settings_page() -> str:
-    """Returns the settings of engine and router as the command line knows them, in Markdown."""
+    """Return the settings of engine and router as the command line knows them, in Markdown."""
     lines = [
         "# Settings",
         "",
         _MADE,
         "",
         "Settings of engine and router are set by name on the command line: `--set engine.max_num_seqs=64`,",
-        "`--set router.policy=least_load`. In a `ServingDeployment` the same field stands in `spec.engine` or",
-        "`spec.router`, in lowerCamelCase; `octavo up -f` reads either spelling, the API server only lowerCamelCase.",
+        "`--set router.policy=least_load`. In a `ServingDeployment` the same field is in `spec.engine` or",
+        "`spec.router`, in lowerCamelCase. `octavo up -f` reads both spellings, the API server only lowerCamelCase.",
         "Bytes are a number or a quantity (`4Gi`, `500M`).",
         "[servingdeployment.md](servingdeployment.md) has all other fields of the resource.",
         "",
         *_legend([*walk(EngineSettings), *walk(RouterSettings)]),
     ]
     for name, model in (("engine", EngineSettings), ("router", RouterSettings)):
-        head = ("Name", "Field", "Type", "Default", "Allowed", "A change is", "What it is")
+        head = ("Name", "Field", "Type", "Default", "Allowed", "Change", "Description")
         rows = [
             (f"`{name}.{field.name}`", f"`spec.{name}.{field.spelled}`", *_what(field), field.description)
             for field in walk(model)
@@ -57,13 +57,13 @@ def settings_page() -> str:
 
 
 def resource_page() -> str:
-    """Returns every field of the resource, its rules and its status, in Markdown."""
+    """Return every field of the resource, its rules and its status, in Markdown."""
     lines = [
         "# ServingDeployment",
         "",
         _MADE,
         "",
-        f"{first_paragraph(ServingDeployment)} Short name `sdep`. The least that works:",
+        f"{first_paragraph(ServingDeployment)} Short name `sdep`. The smallest document:",
         "",
         "```yaml",
         f"apiVersion: {API_VERSION}",
@@ -73,29 +73,36 @@ def resource_page() -> str:
         "  model: {uri: embedded://smollm2}",
         "```",
         "",
-        "The name has at most 40 characters: small letters, digits and `-`, a letter first. Bytes are a number or a",
-        'quantity (`4Gi`, `500M`), CPUs a whole number or a quantity (`1500m`, `"1.5"`). `kubectl explain sdep.spec`',
-        "says what this page says; editors take [servingdeployment.schema.json](servingdeployment.schema.json).",
+        "The name has at most 40 characters: lower case letters, digits and `-`, a letter first. Bytes are a number or",
+        'a quantity (`4Gi`, `500M`), CPUs a whole number or a quantity (`1500m`, `"1.5"`). `kubectl explain sdep.spec`',
+        "prints the same. Editors use [servingdeployment.schema.json](servingdeployment.schema.json).",
         "",
         *_legend(list(walk(Spec))),
     ]
-    head = ("Field", "Type", "Default", "Allowed", "A change is", "What it is")
+    head = ("Field", "Type", "Default", "Allowed", "Change", "Description")
     for title, fields in _sections():
         rows = [(f"`spec.{field.spelled}`", *_what(field), field.description) for field in fields]
         lines += ["", f"## {title}", "", *_markdown(head, rows)]
-    lines += ["", "## Rules", "", "Refused by the API server, and by `octavo up -f`:", "", *_rules("RULES")]
-    lines += ["", "Refused by the API server when a resource is changed:", "", *_rules("TRANSITIONS")]
+    lines += [
+        "",
+        "## Rules",
+        "",
+        "The API server and `octavo up -f` reject a resource that breaks one of these rules:",
+        "",
+        *_rules("RULES"),
+    ]
+    lines += ["", "The API server rejects a change that breaks one of these rules:", "", *_rules("TRANSITIONS")]
     status = [
         (f"`status.{field.spelled}`", field.shape.kind.value, field.description)
         for field in walk(Status)
         if field.shape.kind is not Kind.SECTION
     ]
-    lines += ["", "## `status`", "", first_paragraph(Status), "", *_markdown(("Field", "Type", "What it is"), status)]
+    lines += ["", "## `status`", "", first_paragraph(Status), "", *_markdown(("Field", "Type", "Description"), status)]
     return "\n".join(lines) + "\n"
 
 
 def _sections() -> Iterator[tuple[str, list[Field]]]:
-    """Yields fields of ``spec`` itself, then each section's; a section is a row where it is a choice of its own."""
+    """Yield the fields of ``spec``, then those of each section. A section with its own effect of a change is a row."""
     tops: dict[str, list[Field]] = {"": []}
     nested = {field.path[0] for field in walk(Spec) if len(field.path) > 1}
     for field in walk(Spec):
@@ -106,7 +113,7 @@ def _sections() -> Iterator[tuple[str, list[Field]]]:
 
 
 def _rules(kind: str) -> list[str]:
-    """Returns a list of all rules or transitions, each under the path of its section."""
+    """Return a list of all rules or transitions, each under the path of its section."""
     models = [("spec", Spec), *((f"spec.{field.spelled}", field.shape.section) for field in walk(Spec))]
     found = [
         (path, rule.message)
@@ -125,14 +132,14 @@ def _rules(kind: str) -> list[str]:
 def _legend(fields: Sequence[Field]) -> list[str]:
     used = {field.change for field in fields}
     return [
-        "What a change of a field does to a running deployment:",
+        "Effect of a change on a running deployment:",
         "",
         *(f"* **{change.value}**: the change {effect}." for change, effect in _CHANGES.items() if change in used),
     ]
 
 
 def _what(field: Field) -> tuple[str, str, str, str]:
-    """Returns a field's type, default, what is allowed, and what a change does."""
+    """Return type, default, allowed values and effect of a change of a field."""
     return _kind(field.shape), _default(field), _allowed(field), field.change
 
 
@@ -145,12 +152,12 @@ def _kind(shape: Shape) -> str:
 def _default(field: Field) -> str:
     if field.default is ...:
         return "required"
-    said = crd.said_default(field)
+    text = crd.default_text(field)
     if isinstance(field.default, BaseModel):
-        return said
+        return text
     if field.default is None or field.default in ([], {}):
-        return said or "none"
-    value, comma, auto = said.partition(",")
+        return text or "none"
+    value, comma, auto = text.partition(",")
     return f"`{value}`{comma}{auto}"
 
 
@@ -162,7 +169,7 @@ def _allowed(field: Field) -> str:
             case annotated_types.Ge(ge=bound):
                 words.append(f"from {bound}")
             case annotated_types.Gt(gt=bound):
-                words.append(f"over {bound}")
+                words.append(f"above {bound}")
             case annotated_types.Le(le=bound):
                 words.append(f"to {bound}")
             case annotated_types.MaxLen(max_length=bound):
@@ -176,7 +183,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def errors_page() -> str:
-    """Returns every error that a request or a command can end with, as Markdown."""
+    """Return every error that a request or a command can end with, as Markdown."""
     requests = [
         (
             f"`{kind.__name__}`",
@@ -192,24 +199,24 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Made from the code by `python -m octavo_api.reference`; do not edit.",
+        "Generated from the code by `python -m octavo_api.reference`; do not edit.",
         "",
-        "## Of a request",
+        "## Errors of a request",
         "",
-        "HTTP answers carry OpenAI's object:",
+        "HTTP answers contain OpenAI's error object:",
         "",
         "```json",
         json.dumps(errors.InvalidRequest.field("temperature", 7, "a number from 0 to 2").openai(), indent=2),
         "```",
         "",
-        "A message names the field, the value that was given, and what is allowed. gRPC answers carry the same message",
-        "with the code below. `Retry-After` is sent where it is known when to come back.",
+        "A message names the field, the given value and the allowed values. gRPC answers have the same message with",
+        "the code below. `Retry-After` is sent if the time of a retry is known.",
         "",
         *_markdown(("Error", "HTTP", "gRPC", "`type`", "`code`", "When"), requests),
         "",
-        "## Of a command",
+        "## Errors of a command",
         "",
-        "These end a command with a non-zero exit status before anything is served; the message says what to change.",
+        "These errors end a command with a non-zero exit status before it serves. The message names the remedy.",
         "",
         *_markdown(("Error", "When"), startup),
     ]
@@ -217,7 +224,7 @@ def errors_page() -> str:
 
 
 def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    """Yields all subclasses in the order of their definition, each before its own."""
+    """Yield all subclasses in the order of their definition, each before its own."""
     for sub in kind.__subclasses__():
         if sub.__module__ == errors.__name__:
             yield sub
@@ -225,7 +232,7 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 def schema() -> str:
-    """Returns the JSON schema of a ``ServingDeployment`` document, for editors."""
+    """Return the JSON schema of a ``ServingDeployment`` document, for editors."""
     document = plain(crd.schema())
     name = Metadata.model_json_schema()["properties"]["name"]
     document["properties"] |= {
@@ -239,10 +246,10 @@ def schema() -> str:
 
 
 def plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Turns Kubernetes' schema into one that any validator knows. What CEL says is lost."""
+    """Convert Kubernetes' schema to one that any validator supports. CEL rules are omitted."""
     made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes")}
     if schema.get("format") == "int64":
-        # The format is a limit to Kubernetes alone; its own schema cannot hold this number.
+        # The format is a limit in Kubernetes only, whose own schema cannot contain this number.
         made.setdefault("maximum", 2**63 - 1)
     if schema.get("x-kubernetes-int-or-string"):
         number = {"type": "integer"} | {key: made.pop(key) for key in ("minimum", "maximum") if key in made}
@@ -265,7 +272,7 @@ PAGES = {
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Writes all pages into ``folder``."""
+    """Write all pages into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, render in PAGES.items():
         (folder / name).write_text(render(), encoding="utf-8")

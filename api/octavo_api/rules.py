@@ -1,7 +1,7 @@
-"""Checks that a type alone cannot say, each once in CEL for the API server and once in Python for everybody else.
+"""Checks that a type cannot express, each in CEL for the API server and in Python for all other code.
 
-A ``Rule`` judges one document. A ``Transition`` judges an update against what is stored, which only the API server
-sees, so it is CEL alone.
+A ``Rule`` checks one document. A ``Transition`` compares an update with the stored object. Only the API server has the
+stored object, so a ``Transition`` exists in CEL only.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``cel`` reads ``self`` as the API server has it, ``holds`` the same value as its type has it.
+    """Check of one value: ``cel`` reads ``self`` in the API server, ``holds`` gets the same value in Python.
 
-    In ``Annotated[type, rule]`` it judges one field, in a section's ``RULES`` the section; ``at`` then names the field
-    to blame, from the section on (``.rollout.strategy``).
+    In ``Annotated[type, rule]`` it checks one field, and in the ``RULES`` of a section that section. Then ``at`` is the
+    path of the wrong field below the section (``.rollout.strategy``).
     """
 
     message: str
@@ -26,7 +26,7 @@ class Rule:
     at: str = ""
 
     def check(self, value: Any) -> Any:
-        """Returns ``value``; raises ``ValueError`` where the rule does not hold."""
+        """Return ``value``. Raise ``ValueError`` if the rule does not hold."""
         if not self.holds(value):
             raise ValueError(self.message)
         return value
@@ -37,7 +37,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """``cel`` also reads ``oldSelf``, what is stored."""
+    """Check of an update. ``cel`` also reads ``oldSelf``, the stored value."""
 
     message: str
     cel: str
@@ -45,7 +45,7 @@ class Transition:
 
 
 class Ruled(BaseModel):
-    """A model with rules between its fields: ``RULES`` are checked here and in CEL, ``TRANSITIONS`` in CEL alone."""
+    """A model with rules between its fields. ``RULES`` are checked here and in CEL, ``TRANSITIONS`` in CEL only."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
     TRANSITIONS: ClassVar[tuple[Transition, ...]] = ()

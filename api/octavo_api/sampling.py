@@ -19,10 +19,10 @@ _EMPTY: Mapping[int, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Checked when it is made: a value out of range raises ``InvalidRequest`` that names the field.
+    """Sampling parameters of one request. A value out of range raises an ``InvalidRequest`` that names the field.
 
-    ``max_tokens`` and ``seed`` stay None until admission, where they become what is left of ``max_model_len`` and a
-    drawn number. ``logprobs=k`` asks for the chosen token's log probability and the ``k`` best; None asks for none.
+    ``max_tokens`` and ``seed`` stay None until admission. There they become the rest of ``max_model_len`` and a random
+    number. ``logprobs=k`` requests the log probabilities of the chosen token and of the ``k`` best; None requests none.
     ``temperature == 0`` is greedy. ``top_k == 0`` keeps all tokens.
     """
 
@@ -67,14 +67,16 @@ class SamplingParams:
             _integer("logit_bias", token, 0, 2**31 - 1)
             _number(f"logit_bias[{token}]", bias, -100, 100)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequest.field("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
+            raise InvalidRequest.field(
+                "min_tokens", self.min_tokens, f"at most {self.max_tokens}, the value of max_tokens"
+            )
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
     def with_(self, **changes: Any) -> Self:
-        """Returns a copy with ``changes``, checked again."""
+        """Return a copy with ``changes``, checked again."""
         return replace(self, **changes)
 
     def to_proto(self) -> sampling_pb2.SamplingParams:
@@ -87,7 +89,7 @@ class SamplingParams:
 
     @classmethod
     def from_proto(cls, message: sampling_pb2.SamplingParams, defaults: Mapping[str, Any] | None = None) -> Self:
-        """Reads a message; ``defaults``, the model's own, replace fields that are not set."""
+        """Read a message. The model's ``defaults`` replace fields that are not set."""
         values: dict[str, Any] = dict(defaults or {})
         values.update({name: getattr(message, name) for name in _SCALARS if message.HasField(name)})
         if message.logit_bias:
@@ -101,7 +103,7 @@ _SCALARS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit
 
 
 def _number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
-    interval = f"a number over {low}, to {high}" if above else f"a number from {low} to {high}"
+    interval = f"a number above {low}, up to {high}" if above else f"a number from {low} to {high}"
     numeric = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not numeric or not low <= value <= high or (above and value == low):
         raise InvalidRequest.field(name, value, interval)

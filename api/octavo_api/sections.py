@@ -14,14 +14,14 @@ _OBJECT_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _SECRET_KEY = r"^[-._a-zA-Z0-9]+$"
 
 Passthrough = Annotated[dict[str, Any], Field(max_length=64)]
-"""An object of Kubernetes or KubeRay that is handed on as it is; the API server checks it where it arrives."""
+"""An object of Kubernetes or KubeRay that is passed on unchanged. The API server checks it there."""
 
 Words = dict[str, Annotated[str, Field(max_length=4096)]]
 """Annotations or labels."""
 
 
 def without_nulls(values: Any) -> Any:
-    """Takes a null for a field that was not written, as the API server does."""
+    """Remove null fields, as the API server does."""
     return {name: value for name, value in values.items() if value is not None} if isinstance(values, dict) else values
 
 
@@ -32,9 +32,9 @@ class Section(Ruled):
 
 
 def parse_cpus(value: object) -> object:
-    """Turns a Kubernetes CPU quantity (``2``, ``1500m``, ``"1.5"``) into a number of CPUs."""
+    """Convert a Kubernetes CPU quantity (``2``, ``1500m``, ``"1.5"``) to a number of CPUs."""
     if isinstance(value, float) and not value.is_integer():
-        raise ValueError('must be a whole number, or a string like 1500m or "1.5": the API server knows no fractions')
+        raise ValueError('must be a whole number, or a string like 1500m or "1.5"; the API server accepts no fractions')
     if not isinstance(value, str):
         return value
     if (match := _CPUS.fullmatch(value)) is None:
@@ -103,7 +103,7 @@ class ClaimRef(Section):
 
 
 class ResourceList(Section):
-    """Amounts of what Kubernetes counts."""
+    """Amounts of the resources of a container."""
 
     cpu: Cpus | None = Field(None, gt=0, description="CPUs: a whole number, or a string like 500m.")
     memory: Bytes | None = Field(None, gt=0, description="Memory: a number of bytes, or a string like 4Gi.")

@@ -1,11 +1,11 @@
-"""``ServingDeployment`` → one application of Ray Serve's REST schema.
+"""Conversion of a ``ServingDeployment`` to one application of Ray Serve's REST schema.
 
 Pure, so that ``octavo up`` and the operator share it.
 
-What a change rolls follows from where a value travels. Serve replaces every replica of an application whose ``args``
-change, the replicas of one deployment whose ``ray_actor_options`` change, and calls ``reconfigure`` where only
-``user_config`` does. So the model is in ``args``, the engine's rolling settings are in an environment variable of the
-engine's replicas, and live settings are in ``user_config``.
+The place of a value decides which replicas a change replaces. A change of ``args`` replaces all replicas of the
+application. A change of ``ray_actor_options`` replaces the replicas of one deployment. If only ``user_config`` changes,
+Serve calls ``reconfigure``. So the model is in ``args``, rolling settings of the engine are in an environment variable
+of its replicas, and live settings are in ``user_config``.
 """
 
 import json
@@ -27,9 +27,9 @@ GATEWAY = "Gateway"
 ENGINE_VARIABLE = "OCTAVO_ENGINE"
 """Environment variable of an engine's replica: ``EngineEnvironment`` in JSON."""
 LOG_VARIABLE = "OCTAVO_LOG_STREAM"
-"""Environment variable of pods: the file that replicas write their logs to, one JSON object a line."""
+"""Environment variable of pods: the file to which replicas write their logs, one JSON object a line."""
 CONTAINER_LOG = "container"
-"""In its place: the standard output of the replica's container."""
+"""Value of ``LOG_VARIABLE`` for the standard output of the replica's container."""
 
 HEALTH_CHECK_TIMEOUT_S = 10
 _MAX_ONGOING_REQUESTS = 2**20
@@ -54,10 +54,10 @@ class _Message(BaseModel):
 
 
 class ApplicationArgs(_Message):
-    """Arguments of ``octavo_serving.app:build``; a change of any replaces all replicas.
+    """Arguments of ``octavo_serving.app:build``. A change of one replaces all replicas.
 
-    ``owner`` names the owner of the application: ``NAMESPACE/NAME`` of a resource, or ``local``. Port 0 takes a free
-    one. ``tls_folder`` holds ``tls.crt`` and ``tls.key``. Secrets are in files that the replicas read, never in here.
+    ``owner`` names the owner of the application: ``NAMESPACE/NAME`` of a resource, or ``local``. Port 0 selects a free
+    port. ``tls_folder`` holds ``tls.crt`` and ``tls.key``. Secrets are in files that the replicas read, never in here.
     """
 
     owner: str
@@ -103,9 +103,9 @@ class GatewayUserConfig(_Message):
 class Placement:
     """Facts about the place an application runs in, which the document does not contain.
 
-    ``name`` is the application's, ``owner`` its mark of ownership (``args.owner``). ``route_prefix`` is its path behind
-    Serve's own proxy. ``http_port`` and ``grpc_port`` are the gateways' listeners', 0 for free ones. ``engine_cpus``
-    and ``gateway_cpus`` are Ray CPUs of one replica, the two ``…_resources`` its custom Ray resources.
+    ``name`` and ``owner`` (``args.owner``) belong to the application. ``route_prefix`` is its path behind
+    Serve's own proxy. ``http_port`` and ``grpc_port`` are ports of the gateways; 0 selects a free one. ``engine_cpus``
+    and ``gateway_cpus`` are Ray CPUs of one replica, and the two ``…_resources`` its custom Ray resources.
     ``replicas_on_node`` divides the default KV cache. ``surge`` allows additional engines while engines are replaced.
     Folder and file are paths as replicas see them.
     """
@@ -127,7 +127,7 @@ class Placement:
 
 
 def application(deployment: ServingDeployment, placement: Placement) -> dict[str, Any]:
-    """Returns an element of ``applications`` for ``PUT /api/serve/applications/``."""
+    """Return one element of ``applications`` for ``PUT /api/serve/applications/``."""
     spec = deployment.spec
     args = ApplicationArgs(
         owner=placement.owner,
@@ -169,7 +169,7 @@ def application(deployment: ServingDeployment, placement: Placement) -> dict[str
     gateway = {
         **_deployment(GATEWAY, gateway_config, spec.rollout.drain_seconds),
         "autoscaling_config": _fixed(spec.router.replicas),
-        # A new gateway starts first and stands by, then takes the ports over: the endpoint is never gone.
+        # A new gateway starts first, as a standby, and opens the ports when the old one releases them.
         "max_surge_percent": 100,
         "ray_actor_options": _ray_resources(placement.gateway_cpus, placement.gateway_resources),
     }
@@ -183,14 +183,14 @@ def application(deployment: ServingDeployment, placement: Placement) -> dict[str
 
 
 def engine_settings(environment: EngineEnvironment, config: EngineUserConfig) -> EngineSettings:
-    """Joins what ``application`` split; raises ``ConfigurationError``."""
+    """Join the settings that ``application`` split. Raise ``ConfigurationError``."""
     return EngineSettings.read({**environment.settings, **config.settings}, where="engine")
 
 
 def read_environment(environ: Mapping[str, str]) -> EngineEnvironment:
-    """Reads an engine replica's environment; raises ``ConfigurationError`` where the variable is missing."""
+    """Read the environment of an engine replica. Raise ``ConfigurationError`` if the variable is missing."""
     if ENGINE_VARIABLE not in environ:
-        raise ConfigurationError(f"environment: {ENGINE_VARIABLE} is not set; deploy with octavo_api.serve_config")
+        raise ConfigurationError(f"environment: {ENGINE_VARIABLE} is not set; deploy with the operator or octavo up")
     return EngineEnvironment.model_validate_json(environ[ENGINE_VARIABLE])
 
 
@@ -211,9 +211,9 @@ def _ray_resources(cpus: float, custom: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _fixed(replicas: int) -> dict[str, Any]:
-    """Counts are always the autoscaler's, since adding or removing its configuration would replace all replicas.
+    """Return the configuration of a fixed count. It uses the autoscaler, because adding it later replaces all replicas.
 
-    Serve wants a maximum of at least 1; a target that no load reaches keeps a count of 0 at 0.
+    Serve requires a maximum of at least 1. No load reaches the target, so a count of 0 stays 0.
     """
     bounds = (replicas, max(replicas, 1))
     return _scaling(bounds, target=_NEVER_REACHED, upscale_delay_s=0, downscale_delay_s=0, to_zero_delay_s=0)
@@ -232,9 +232,10 @@ def _by_load(scaling: Autoscaling) -> dict[str, Any]:
 def _scaling(
     bounds: tuple[int, int], *, target: int, upscale_delay_s: int, downscale_delay_s: int, to_zero_delay_s: int
 ) -> dict[str, Any]:
-    """All of it changes live, except the policy: another one, or other arguments of it, would replace all replicas.
+    """Return Serve's configuration of autoscaling. All of it changes live, except the policy and its arguments.
 
-    Engines report the share of a replica that they use; ``target`` is what each should use, so 1.
+    A change of these would replace all replicas. Engines report the used share of a replica, and ``target`` is the
+    share that each should use, so 1.
     """
     return {
         "min_replicas": bounds[0],
@@ -251,7 +252,7 @@ def _scaling(
 
 
 def _changed(settings: Settings, wanted: Any) -> dict[str, Any]:
-    """Returns the fields that are not at their defaults: a release that adds a field then changes no configuration."""
+    """Return the fields that differ from their defaults. So a release with a new field changes no configuration."""
     values = settings.model_dump(mode="json", exclude_defaults=True)
     return {name: value for name, value in values.items() if wanted(change_of(type(settings), name))}
 

@@ -1,7 +1,7 @@
 """Settings of engine and router: one typed definition.
 
 The command line's flags (``--set engine.max_num_seqs=64``), the resource's ``spec.engine`` and ``spec.router``
-(lowerCamelCase), Serve's ``user_config`` and the reference page in ``docs/`` are all made from these classes.
+(lowerCamelCase), Serve's ``user_config`` and the reference page in ``docs/`` are all generated from these classes.
 Names are vLLM's where the meaning is the same.
 """
 
@@ -51,7 +51,7 @@ _QUANTITY = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?B?"
 
 
 def parse_bytes(value: object) -> object:
-    """Turns a Kubernetes quantity (``4Gi``, ``500M``) into bytes; what is no string is left for the type check."""
+    """Convert a Kubernetes quantity (``4Gi``, ``500M``) to bytes. Return other types unchanged for the type check."""
     if not isinstance(value, str):
         return value
     if (match := _QUANTITY.fullmatch(value)) is None:
@@ -67,7 +67,7 @@ Bytes = Annotated[
 
 
 def setting(default: Any, description: str, *, change: Change, unit: str = "", auto: str = "", **limits: Any) -> Any:
-    """Declares a setting. ``auto`` describes the value that the default None becomes."""
+    """Declare a setting. ``auto`` describes the value that replaces the default None."""
     extra: dict[str, Any] = {"x-octavo-change": change.value}
     if unit:
         extra["x-octavo-unit"] = unit
@@ -77,20 +77,20 @@ def setting(default: Any, description: str, *, change: Change, unit: str = "", a
 
 
 def change_of(model: type[BaseModel], name: str) -> Change:
-    """Returns what a change of the setting ``name`` does."""
+    """Return the effect of a change of the setting ``name``."""
     extra = model.model_fields[name].json_schema_extra
     assert isinstance(extra, dict)
     return Change(str(extra["x-octavo-change"]))
 
 
 class Settings(Ruled):
-    """Base of both: frozen, strict, no unknown fields; reads snake_case and lowerCamelCase."""
+    """Base of the settings: frozen and strict. It rejects unknown fields, and reads snake_case and lowerCamelCase."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, where: str) -> Self:
-        """Checks ``values``; raises ``ConfigurationError`` naming ``where.field``, the value and what is allowed."""
+        """Check ``values``. Raise a ``ConfigurationError`` with ``where.field``, the given and the allowed values."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -102,7 +102,7 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 
 
 class EngineSettings(Settings):
-    """One replica's engine."""
+    """Settings of one replica's engine."""
 
     RULES = (
         Rule(
@@ -196,14 +196,14 @@ class EngineSettings(Settings):
 
     @property
     def num_seqs(self) -> int:
-        """Returns ``max_num_seqs``, or what its default becomes."""
+        """Return ``max_num_seqs`` or the value of its default."""
         if self.max_num_seqs is not None:
             return self.max_num_seqs
         return min(DEFAULT_MAX_NUM_SEQS, self.max_num_batched_tokens)
 
 
 class RouterSettings(Settings):
-    """One gateway's router."""
+    """Settings of one gateway's router."""
 
     policy: RoutingPolicy = setting(
         RoutingPolicy.PREFIX,
@@ -250,7 +250,7 @@ def explain(
     where: str,
     typed: Mapping[tuple[int | str, ...], str] = MappingProxyType({}),
 ) -> str:
-    """Turns pydantic's error into one line per field: its name, the value that was given, what is allowed.
+    """Return one line for each error of pydantic: the field, the given value and the allowed values.
 
     ``model`` is the class that was validated. ``typed`` names the fields that did not come from the document, as the
     user typed them. A suggestion comes from the section of the unknown field. It has the spelling of settings for a
@@ -271,12 +271,26 @@ def explain(
         elif item["type"] == "value_error" and isinstance(item["input"], Mapping):
             lines.append(f"{path}: {message}")  # a rule between fields of a section, which the message names
         else:
-            lines.append(f"{path}: got {item['input']!r}, {message[:1].lower()}{message[1:]}")
+            lines.append(f"{path}: got {item['input']!r}, {_allowed(message)}")
     return "\n".join(lines)
 
 
+_EXPECTED = re.compile(r"(?:[A-Z][a-z]+ should (?:be|have|(match))|must (?:be|(match))) (.*)", re.S)
+"""Form of pydantic's messages and of ours: the expected value follows the verb."""
+
+
+def _allowed(message: str) -> str:
+    """Return ``allowed: ...`` for a message of the known form, and another message in lower case."""
+    if (match := _EXPECTED.fullmatch(message)) is None:
+        return message[:1].lower() + message[1:]
+    value = match[3]
+    for words, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
+        value = value.replace(words, short)
+    return f"allowed: a match of {value}" if match[1] or match[2] else f"allowed: {value}"
+
+
 def _section(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
-    """Returns the model at ``path``, whose parts are names or aliases; the last one found where the path goes on."""
+    """Return the model at ``path``, whose parts are names or aliases, or the last model on the way to it."""
     for part in path:
         for name, field in model.model_fields.items():
             for inner in (field.annotation, *get_args(field.annotation)):
@@ -288,6 +302,4 @@ def _section(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseMode
 def _suggestion(name: str, model: type[BaseModel], spell: Callable[[str], str]) -> str:
     known = [*model.model_fields, *(to_camel(field) for field in model.model_fields)]
     close = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(map(spell, model.model_fields)))}"
-    )
+    return f"; did you mean {close[0]}?" if close else f", allowed: {', '.join(sorted(map(spell, model.model_fields)))}"

@@ -1,4 +1,4 @@
-"""``status`` of a ``ServingDeployment``: what the operator writes and everybody reads."""
+"""``status`` of a ``ServingDeployment``, which only the operator writes."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 LIMIT = 1024
-"""Longest message in characters; the operator cuts what Ray says."""
+"""Maximum characters of a message. The operator cuts longer messages of Ray."""
 
 _Url = Annotated[str, Field(max_length=2048)]
 _Name = Annotated[str, Field(max_length=253)]
@@ -18,14 +18,14 @@ class _Part(BaseModel):
 
 
 class Condition(_Part):
-    """One thing that is so, is not so, or is not known."""
+    """One statement that is true, false or unknown."""
 
     type: str = Field(
         min_length=1, max_length=316, description="Type of the condition: Ready, Available, or a part of them."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
     observed_generation: int | None = Field(
-        None, ge=0, le=2**63 - 1, description="Generation of spec that the condition is about."
+        None, ge=0, le=2**63 - 1, description="Generation of spec that the condition describes."
     )
     last_transition_time: str = Field(
         max_length=64, json_schema_extra={"format": "date-time"}, description="Time of the last change of `status`."
@@ -132,7 +132,7 @@ class Status(_Part):
     """State of the deployment as the operator observes it. Only the operator writes it."""
 
     observed_generation: int | None = Field(
-        None, ge=0, le=2**63 - 1, description="Generation of spec that this status is about."
+        None, ge=0, le=2**63 - 1, description="Generation of spec that this status describes."
     )
     conditions: list[Condition] = Field(
         [],
@@ -156,7 +156,7 @@ class Status(_Part):
         None, description="Hash of the configuration that Serve accepted last."
     )
     config_generation: int | None = Field(
-        None, ge=0, le=2**63 - 1, description="Generation of spec that this configuration was made from."
+        None, ge=0, le=2**63 - 1, description="Generation of spec that this configuration was created from."
     )
     drift_corrections: list[_Time] = Field(
         [],

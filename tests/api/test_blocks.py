@@ -87,7 +87,7 @@ def test_unpack_undoes_pack(hashes) -> None:
 
 @pytest.mark.parametrize("length", [1, 15, 17, 31])
 def test_unpack_refuses_a_part_of_a_hash(length) -> None:
-    with pytest.raises(ValueError, match=f"{length} bytes are not a multiple of 16"):
+    with pytest.raises(ValueError, match=f"got {length} bytes, allowed: a multiple of 16"):
         unpack(bytes(length))
 
 

@@ -29,7 +29,8 @@ def test_a_secret_is_read_without_the_space_around_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b" \n", "is empty"), (b"\xff\xfe\xff", "is not text"), (None, "no such file or directory")]
+    ("content", "said"),
+    [(b" \n", "got an empty file"), (b"\xff\xfe\xff", "got binary data"), (None, "no such file or directory")],
 )
 def test_a_file_that_holds_no_secret_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "secret"

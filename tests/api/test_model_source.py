@@ -56,10 +56,10 @@ def test_a_claim_is_found_where_it_is_mounted(claims: Path, uri: str, expected: 
     [
         ("pvc://other/small", "the claim other is not mounted"),
         ("pvc://books/none", "no such file or folder"),
-        ("pvc://books/../books/small", "PATH within the claim"),
-        ("pvc://books/%2e%2e/secret", "PATH within the claim"),
-        ("pvc://../x", "PATH within the claim"),
-        ("pvc:///small", "PATH within the claim"),
+        ("pvc://books/../books/small", "PATH inside the claim"),
+        ("pvc://books/%2e%2e/secret", "PATH inside the claim"),
+        ("pvc://../x", "PATH inside the claim"),
+        ("pvc:///small", "PATH inside the claim"),
     ],
 )
 def test_what_a_claim_does_not_hold_is_said(claims: Path, uri: str, says: str) -> None:
@@ -135,5 +135,5 @@ def test_the_token_file_is_read_at_each_look_and_not_at_all_offline(
         server.server_close()
     assert set(Hub.shown) - {""} == shown
     assert bool(Hub.shown) == bool(shown)
-    assert done.stdout.count("hf://nobody/nothing: cannot be fetched") == 2
+    assert done.stdout.count("hf://nobody/nothing: download failed") == 2
     assert "hf_first" not in done.stdout + done.stderr

@@ -75,18 +75,18 @@ def test_quantities_are_exact(number, unit) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"block_size": 0}, "engine.block_size: got 0, input should be greater than or equal to 1"),
-        ({"blockSize": 257}, "engine.blockSize: got 257, input should be less than or equal to 256"),
-        ({"blockSize": "16"}, "engine.blockSize: got '16', input should be a valid integer"),
-        ({"blockSize": 16.0}, "engine.blockSize: got 16.0, input should be a valid integer"),
-        ({"blockSize": True}, "engine.blockSize: got True, input should be a valid integer"),
-        ({"enablePrefixCaching": 1}, "engine.enablePrefixCaching: got 1, input should be a valid boolean"),
-        ({"dtype": "fp8"}, "engine.dtype: got 'fp8', input should be 'auto', 'bfloat16' or 'float32'"),
-        ({"kvCacheMemoryBytes": 5}, "engine.kvCacheMemoryBytes: got 5, input should be greater than or equal to 65536"),
-        ({"kvCacheMemoryBytes": "1k"}, "engine.kvCacheMemoryBytes: got '1k', input should be greater than or equal to"),
+        ({"block_size": 0}, "engine.block_size: got 0, allowed: at least 1"),
+        ({"blockSize": 257}, "engine.blockSize: got 257, allowed: at most 256"),
+        ({"blockSize": "16"}, "engine.blockSize: got '16', allowed: a valid integer"),
+        ({"blockSize": 16.0}, "engine.blockSize: got 16.0, allowed: a valid integer"),
+        ({"blockSize": True}, "engine.blockSize: got True, allowed: a valid integer"),
+        ({"enablePrefixCaching": 1}, "engine.enablePrefixCaching: got 1, allowed: a valid boolean"),
+        ({"dtype": "fp8"}, "engine.dtype: got 'fp8', allowed: 'auto', 'bfloat16' or 'float32'"),
+        ({"kvCacheMemoryBytes": 5}, "engine.kvCacheMemoryBytes: got 5, allowed: at least 65536"),
+        ({"kvCacheMemoryBytes": "1k"}, "engine.kvCacheMemoryBytes: got '1k', allowed: at least 65536"),
         ({"blocksize": 16}, "engine.blocksize: unknown field; did you mean block_size?"),
         ({"maxNumSeq": 16}, "engine.maxNumSeq: unknown field; did you mean maxNumSeqs?"),
-        ({"zzz": 16}, "engine.zzz: unknown field; known are block_size, dtype,"),
+        ({"zzz": 16}, "engine.zzz: unknown field, allowed: block_size, dtype,"),
     ],
 )
 def test_errors_name_field_value_and_what_is_allowed(values, says) -> None:

@@ -83,7 +83,7 @@ def test_a_setting_that_cannot_be_read_says_what_is_allowed(text: str) -> None:
     [
         ("engine.max_num_seq=4", "--set engine.max_num_seq: unknown field; did you mean max_num_seqs?"),
         ("engine.max_num_seqs=many", "--set engine.max_num_seqs: got 'many'"),
-        ("engine.max_model_len=0", "--set engine.max_model_len: got 0, input should be greater than or equal to 16"),
+        ("engine.max_model_len=0", "--set engine.max_model_len: got 0, allowed: at least 16"),
         ("engine.maxModelLen=0", "--set engine.maxModelLen: got 0"),
         ("router.policy=best", "--set router.policy: got 'best'"),
     ],

@@ -296,7 +296,7 @@ def _walk(loc: tuple[int | str, ...], extra: bool, model: type[BaseModel], body:
 
 def _unknown(path: str, name: str, section: type[BaseModel]) -> InvalidRequest:
     close = difflib.get_close_matches(name, section.model_fields, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(section.model_fields))}"
+    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(sorted(section.model_fields))}"
     return InvalidRequest(f"{path}: unknown or unsupported parameter; {hint}", param=path)
 
 
