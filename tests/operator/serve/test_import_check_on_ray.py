@@ -67,7 +67,7 @@ async def test_a_python_that_is_not_rays_own_says_nothing(session, host, jobs, c
     caplog.set_level("INFO")
     asks = ImportCheck(lambda address, token: jobs, module="octavo_absent.app")
     assert await asks.import_problem(host.dashboard_url, host.token, "2.60.99") is None
-    assert "FAILED, 83" in caplog.text
+    assert "the job ended as FAILED with exit code 83" in caplog.text
     assert await submitted(session, host) == []
 
 
