@@ -19,8 +19,8 @@ import client
 import drive
 from client import Answer
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import Bind, Placement, application
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import Bind, Placement, application
 from octavo_serving.local.local_ray import LocalRay, RunFolder
 from octavo_testing.processes import free_ports
 from octavo_testing.waiting import eventually

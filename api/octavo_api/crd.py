@@ -15,11 +15,11 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from octavo_api.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
 from octavo_api.fields import Field, Kind, Shape, describe, first_paragraph
+from octavo_api.resource.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
+from octavo_api.resource.status import Status
 from octavo_api.rules import Rule, Ruled, Transition
 from octavo_api.settings import Change
-from octavo_api.status import Status
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "servingdeployments"

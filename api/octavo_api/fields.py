@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from octavo_api.sections import parse_cpus
+from octavo_api.resource.sections import parse_cpus
 from octavo_api.settings import parse_bytes
 
 

@@ -13,11 +13,11 @@ import annotated_types
 from pydantic import BaseModel
 
 from octavo_api import crd, errors
-from octavo_api.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
 from octavo_api.fields import Field, Kind, Shape, first_paragraph, walk
+from octavo_api.resource.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
+from octavo_api.resource.status import Status
 from octavo_api.rules import Rule, Ruled
 from octavo_api.settings import Change, EngineSettings, RouterSettings
-from octavo_api.status import Status
 
 FOLDER = Path("docs/reference")
 _SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"

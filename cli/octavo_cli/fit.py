@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_api.deployment import RolloutStrategy, ServingDeployment, Spec
 from octavo_api.errors import ConfigurationError
+from octavo_api.resource.deployment import RolloutStrategy, ServingDeployment, Spec
 
 
 @dataclass(frozen=True, slots=True)

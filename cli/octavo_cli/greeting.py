@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 
 
 def greeting(deployment: ServingDeployment, api_key_file: Path | None, logs: Path) -> str:

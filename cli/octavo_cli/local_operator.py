@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import Bind, Placement
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import Bind, Placement
 from octavo_cli.machine import cpus_per_replica
 from octavo_operator.model import memory
 from octavo_operator.model.actions import Action, DeployApplication, Event, RemoveApplication

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import StartupError
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_cli.display import Display, Update
 from octavo_cli.greeting import greeting
 from octavo_cli.local_operator import LocalOperator, Look, placement

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo_api.deployment import FINALIZER
+from octavo_api.resource.deployment import FINALIZER
 from octavo_operator.kube.client import Kube
 from octavo_operator.kube.ray_tokens import RayTokens
 from octavo_operator.model.actions import (

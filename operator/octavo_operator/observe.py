@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_operator.kube.client import Children, Kube, unix_time
 from octavo_operator.kube.gather import gather_all
 from octavo_operator.kube.ray_tokens import ExternalRay, RayTokens, external_ray

@@ -1,9 +1,9 @@
-"""``octavo_serving.app:build``, the import path of every application that ``octavo_api.serve_config`` builds."""
+"""Import path ``octavo_serving.app:build`` of each application that ``octavo_api.resource.serve_config`` builds."""
 
 from ray import serve
 from ray.serve import Application
 
-from octavo_api.serve_config import ENGINE, GATEWAY, ApplicationArgs
+from octavo_api.resource.serve_config import ENGINE, GATEWAY, ApplicationArgs
 from octavo_serving import ray_adapter
 from octavo_serving.engine_replica import EngineReplica
 from octavo_serving.gateway_replica import GatewayReplica

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from octavo_api.errors import OctavoError
-from octavo_api.serve_config import (
+from octavo_api.resource.serve_config import (
     ENGINE,
     ApplicationArgs,
     Bind,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ray.serve.handle import DeploymentHandle
 
 from octavo_api import model_source
-from octavo_api.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserConfig
+from octavo_api.resource.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserConfig
 from octavo_api.settings import RouterSettings
 from octavo_serving import announcements, logs, ray_adapter
 from octavo_serving.announcements import Announcement

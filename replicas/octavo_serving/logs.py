@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from octavo_api.errors import StartupError
-from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
+from octavo_api.resource.serve_config import CONTAINER_LOG, LOG_VARIABLE
 
 _SERVE = "ray.serve"
 _WAITING_LINES = 10_000

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from octavo_api import crd, reference
-from octavo_api.deployment import Spec
 from octavo_api.fields import Kind, walk
+from octavo_api.resource.deployment import Spec
+from octavo_api.resource.status import Status
 from octavo_api.settings import EngineSettings, RouterSettings
-from octavo_api.status import Status
 
 ROOT = Path(__file__).parents[2]
 V1 = Path("octavo_api/v1")

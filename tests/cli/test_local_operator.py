@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_cli.local_operator import LocalOperator, placement
 from octavo_operator.serve.errors import Refused, ServeError, Unreachable
 

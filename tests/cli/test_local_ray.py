@@ -5,8 +5,8 @@ from copy import deepcopy
 
 import pytest
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import application
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import application
 from octavo_cli.local_operator import LocalOperator, Look, placement
 from octavo_cli.local_serve import InProcess
 from octavo_operator.serve.errors import Refused

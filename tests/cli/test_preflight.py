@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import StartupError
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_cli.preflight import check
 
 LLAMA = {
@@ -58,7 +58,8 @@ def test_weights_that_are_not_the_configurations_are_refused(tmp_path: Path, fre
 
 def test_nothing_heavy_is_loaded_for_it(free_ports: tuple[int, int]) -> None:
     program = (
-        "import sys; from octavo_cli.preflight import check; from octavo_api.deployment import ServingDeployment\n"
+        "import sys; from octavo_cli.preflight import check\n"
+        "from octavo_api.resource.deployment import ServingDeployment\n"
         "check(ServingDeployment.read({'metadata': {'name': 'a'}, 'spec': {'model': {'uri': 'embedded://smollm2'},"
         f" 'endpoint': {{'http': {{'port': {free_ports[0]}}}, 'grpc': {{'port': {free_ports[1]}}}}}}}}}), None, 2.0)\n"
         "assert not {'torch', 'ray', 'transformers'} & set(sys.modules)"

@@ -59,7 +59,7 @@ def test_the_requests_of_the_page_are_for_the_sample(render: Callable[..., Any])
 
 @pytest.mark.parametrize("words", ["finalizer `serving.octavo.dev/operator`", "`serving.octavo.dev/force-delete:"])
 def test_what_a_stuck_user_searches_for_is_named_as_in_the_code(words: str) -> None:
-    from octavo_api.deployment import FINALIZER
+    from octavo_api.resource.deployment import FINALIZER
     from octavo_operator.model import names
 
     assert words in PAGE

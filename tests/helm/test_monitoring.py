@@ -133,7 +133,7 @@ def test_gateways_are_scraped_where_deployments_are_watched(
 def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(
     render: Callable[..., list[Document]], find: Callable[..., Document]
 ) -> None:
-    from octavo_api.deployment import ServingDeployment
+    from octavo_api.resource.deployment import ServingDeployment
     from octavo_operator.model import names
     from octavo_operator.model.observed import Key
     from octavo_operator.objects import children, pods

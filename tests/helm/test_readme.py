@@ -31,7 +31,7 @@ def test_what_artifact_hub_reads_agrees_with_the_chart(chart: Chart) -> None:
 
 
 def test_the_examples_of_the_chart_are_valid_resources(chart: Chart) -> None:
-    from octavo_api.deployment import ServingDeployment
+    from octavo_api.resource.deployment import ServingDeployment
 
     for example in yaml.safe_load(chart.metadata["annotations"]["artifacthub.io/crdsExamples"]):
         ServingDeployment.read(example)

@@ -124,7 +124,7 @@ def test_extra_objects_are_templates(render: Render, find: Callable[..., Documen
 
 
 def test_notes_give_a_command_that_applies_a_valid_resource(texts: Callable[..., dict[str, str]]) -> None:
-    from octavo_api.deployment import ServingDeployment
+    from octavo_api.resource.deployment import ServingDeployment
 
     for values, namespace in (({}, "octavo-system"), ({"watchNamespaces": ["team-a"]}, "team-a")):
         notes = texts(values)["NOTES.txt"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import render_manifests
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 
 Document = dict[str, Any]
 Build = Callable[[Path], list[Document]]

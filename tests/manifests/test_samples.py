@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from octavo_api import reference
-from octavo_api.deployment import ServingDeployment, Spec
+from octavo_api.resource.deployment import ServingDeployment, Spec
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "manifests/samples").glob("*.yaml"))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from octavo_api.deployment import FINALIZER
+from octavo_api.resource.deployment import FINALIZER
 from octavo_operator.model.observed import Key
 from octavo_testing.operator.deployments import KEY, external, secret, stored
 from octavo_testing.operator.fakes.contract_kube import deployment

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 
-from octavo_api.deployment import FINALIZER
+from octavo_api.resource.deployment import FINALIZER
 from octavo_operator.model.actions import (
     Apply,
     CreateSecret,

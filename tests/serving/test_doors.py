@@ -7,7 +7,7 @@ import grpc
 import httpx
 import pytest
 
-from octavo_api.serve_config import Bind
+from octavo_api.resource.serve_config import Bind
 from octavo_testing.certificates import self_signed
 from octavo_testing.serving.cluster import Cluster
 from octavo_testing.waiting import eventually

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.serve_config import LOG_VARIABLE
+from octavo_api.resource.serve_config import LOG_VARIABLE
 from octavo_serving.logs import container_output, replica_logs
 from octavo_testing.waiting import eventually
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from octavo_api.deployment import Autoscaling, ServingDeployment
 from octavo_api.errors import ConfigurationError
-from octavo_api.serve_config import (
+from octavo_api.resource.deployment import Autoscaling, ServingDeployment
+from octavo_api.resource.serve_config import (
     ENGINE,
     ENGINE_VARIABLE,
     GATEWAY,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_api.resource.serve_config import ENGINE, GATEWAY
 from octavo_operator.model.conditions import Reason
 from octavo_operator.model.desired import (
     HEALTH_CHECK_TIMEOUT,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from octavo_api.deployment import RolloutStrategy
+from octavo_api.resource.deployment import RolloutStrategy
 from octavo_operator.model.observed import Cluster
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from octavo_api.deployment import FINALIZER
+from octavo_api.resource.deployment import FINALIZER
 from octavo_operator.decide.application import owner_of
 from octavo_operator.model import names
 from octavo_operator.model.actions import Action, Event, Plan, RemoveApplication, SetFinalizer

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from octavo_api.serve_config import ENGINE
+from octavo_api.resource.serve_config import ENGINE
 from octavo_operator.decide.application import ApplicationView, DeployDecision, DeployReason, SyncState, config_hash
 from octavo_operator.model import conditions
 from octavo_operator.model.actions import Action, DeployApplication, Event

@@ -1,6 +1,6 @@
 """External mode and ``octavo up``: a Ray that the operator does not run. Only our own application is changed."""
 
-from octavo_api.deployment import FINALIZER
+from octavo_api.resource.deployment import FINALIZER
 from octavo_operator.decide import event_texts, ray_verdict
 from octavo_operator.decide.application import (
     ApplicationView,

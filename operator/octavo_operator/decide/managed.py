@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import ENGINE, GATEWAY
 from octavo_operator.decide import event_texts, ray_verdict
 from octavo_operator.decide.application import (
     ApplicationView,

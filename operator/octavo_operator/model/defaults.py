@@ -6,7 +6,7 @@ None of them may change an object that exists: see ``spec_hash`` and ``objects.r
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from octavo_api.serve_config import Placement
+from octavo_api.resource.serve_config import Placement
 from octavo_operator.model.observed import Key
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import ENGINE, HEALTH_CHECK_TIMEOUT_S, Bind, Placement, application
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import ENGINE, HEALTH_CHECK_TIMEOUT_S, Bind, Placement, application
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Application, Key

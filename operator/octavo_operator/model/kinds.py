@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from octavo_api.deployment import KIND
+from octavo_api.resource.deployment import KIND
 from octavo_operator.model import names
 
 

@@ -1,6 +1,6 @@
 """Facts in the document of a ServingDeployment, for readers and planners alike."""
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_operator.model import names
 from octavo_operator.model.observed import Resource
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_api.deployment import API_VERSION, KIND, ServingDeployment
+from octavo_api.resource.deployment import API_VERSION, KIND, ServingDeployment
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import Key, Resource

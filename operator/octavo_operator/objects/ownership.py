@@ -6,7 +6,7 @@ The operator never changes or deletes a foreign object, whatever its name.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_operator.model import conditions, kinds, names
 from octavo_operator.model.conditions import Reason, Verdict
 from octavo_operator.model.kinds import Kind

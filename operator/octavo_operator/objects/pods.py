@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.sections import Resources
-from octavo_api.serve_config import CONTAINER_LOG, LOG_VARIABLE
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.sections import Resources
+from octavo_api.resource.serve_config import CONTAINER_LOG, LOG_VARIABLE
 from octavo_operator.model import desired, names
 from octavo_operator.model.observed import Key
 from octavo_operator.model.spec_hash import model_claim

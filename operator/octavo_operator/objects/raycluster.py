@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import ENGINE, GATEWAY
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.desired import Counts, counts

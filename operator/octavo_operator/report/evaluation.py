@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import ENGINE, GATEWAY
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import ENGINE, GATEWAY
 from octavo_operator.decide.application import ApplicationView, SyncState
 from octavo_operator.decide.outcome import Outcome
 from octavo_operator.model.conditions import Condition, Reason, State, Type, Verdict, no, unknown, yes

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_operator.decide.application import ApplicationView, SyncState
 from octavo_operator.decide.outcome import Outcome
 from octavo_operator.model import conditions

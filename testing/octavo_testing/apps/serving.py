@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.serve import Application
 
-from octavo_api.serve_config import ApplicationArgs, engine_settings
+from octavo_api.resource.serve_config import ApplicationArgs, engine_settings
 from octavo_serving.app import compose
 from octavo_serving.engine_replica import EngineReplica
 from octavo_serving.gateway_replica import GatewayReplica

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_api.deployment import API_VERSION, FINALIZER, KIND
-from octavo_api.status import Status
+from octavo_api.resource.deployment import API_VERSION, FINALIZER, KIND
+from octavo_api.resource.status import Status
 from octavo_operator.model import actions as act
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from octavo_api.deployment import ServingDeployment
-from octavo_api.serve_config import Bind, Placement, application
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.serve_config import Bind, Placement, application
 from octavo_serving.local.processes import descendants
 from octavo_testing.streams import Stream
 from octavo_testing.waiting import eventually

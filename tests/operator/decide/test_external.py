@@ -2,7 +2,7 @@
 
 import copy
 
-from octavo_api.serve_config import Bind, Placement
+from octavo_api.resource.serve_config import Bind, Placement
 from octavo_operator.model.actions import DeployApplication, RemoveApplication, SetFinalizer
 from octavo_operator.model.defaults import Defaults, Local
 from octavo_operator.model.observed import Reach, ServeState

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_api.deployment import ServingDeployment
+from octavo_api.resource.deployment import ServingDeployment
 from octavo_operator.decide.application import config_hash, owner_of
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.desired import counts, desired_application

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from octavo_api.deployment import API_VERSION, FINALIZER, KIND
+from octavo_api.resource.deployment import API_VERSION, FINALIZER, KIND
 from octavo_operator.kube.api import Api
 from octavo_operator.kube.client import Kube
 from octavo_operator.kube.errors import Conflict, KindMissing, NamespaceTerminating, NotFound, Rejected

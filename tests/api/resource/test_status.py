@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 
 from octavo_api import crd, reference
-from octavo_api.deployment import ServingDeployment
-from octavo_api.status import LIMIT, Status
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.status import LIMIT, Status
 from octavo_operator.model import desired, spec_hash
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import (

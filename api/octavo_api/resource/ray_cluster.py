@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from octavo_api.resource.sections import Passthrough, RayTokenRef, Resources, Section, Words
 from octavo_api.rules import Rule
-from octavo_api.sections import Passthrough, RayTokenRef, Resources, Section, Words
 from octavo_api.settings import Change, setting
 
 

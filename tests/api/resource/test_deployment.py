@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_api.deployment import ServingDeployment
 from octavo_api.errors import ConfigurationError
-from octavo_api.sections import parse_cpus
+from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.resource.sections import parse_cpus
 from octavo_api.settings import Dtype, RoutingPolicy
 
 FULL = """

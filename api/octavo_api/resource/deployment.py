@@ -14,9 +14,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.ray_cluster import External, Managed, RayCluster
+from octavo_api.resource.ray_cluster import External, Managed, RayCluster
+from octavo_api.resource.sections import ApiKeyRef, ClaimRef, Resources, Section, TlsRef, TokenRef, Words, without_nulls
 from octavo_api.rules import Rule, Transition
-from octavo_api.sections import ApiKeyRef, ClaimRef, Resources, Section, TlsRef, TokenRef, Words, without_nulls
 from octavo_api.settings import Change, EngineSettings, RouterSettings, explain, setting
 
 API_VERSION: Literal["serving.octavo.dev/v1alpha1"] = "serving.octavo.dev/v1alpha1"

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from octavo_api.deployment import Autoscaling, ServingDeployment
 from octavo_api.errors import ConfigurationError
+from octavo_api.resource.deployment import Autoscaling, ServingDeployment
 from octavo_api.settings import Change, EngineSettings, RouterSettings, Settings, change_of
 
 IMPORT_PATH = "octavo_serving.app:build"

@@ -1,0 +1,1 @@
+"""The resource ``ServingDeployment``: its document, its status, and the Serve application that it becomes."""
