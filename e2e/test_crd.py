@@ -16,7 +16,7 @@ EXTERNAL = {"external": {"dashboardURL": "http://ray.example:8265"}}
 NAME = "servingdeployments.serving.octavo.dev"
 ROOT = Path(__file__).parents[1]
 CRD_FILE = ROOT / "manifests" / "base" / "crd" / "servingdeployments.yaml"
-CASES = yaml.safe_load((ROOT / "tests" / "api" / "resource_cases.yaml").read_text())
+CASES = yaml.safe_load((ROOT / "tests" / "api" / "schema" / "resource_cases.yaml").read_text())
 
 
 REFUSED = {

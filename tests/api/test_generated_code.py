@@ -9,10 +9,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from octavo_api import crd, reference
-from octavo_api.fields import Kind, walk
 from octavo_api.resource.deployment import Spec
 from octavo_api.resource.status import Status
+from octavo_api.schema import crd, reference
+from octavo_api.schema.fields import Kind, walk
 from octavo_api.settings import EngineSettings, RouterSettings
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +38,12 @@ def test_protobuf_code_is_fresh(generated: Path) -> None:
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_reference_pages_are_fresh(name: str) -> None:
     path = ROOT / reference.FOLDER / name
-    assert path.read_text(encoding="utf-8") == reference.PAGES[name](), "run python -m octavo_api.reference"
+    assert path.read_text(encoding="utf-8") == reference.PAGES[name](), "run python -m octavo_api.schema.reference"
 
 
 @pytest.mark.parametrize("path", crd.FILES, ids=str)
 def test_resource_definitions_are_fresh(path: Path) -> None:
-    assert (ROOT / path).read_text(encoding="utf-8") == crd.FILES[path](), "run python -m octavo_api.crd"
+    assert (ROOT / path).read_text(encoding="utf-8") == crd.FILES[path](), "run python -m octavo_api.schema.crd"
 
 
 def test_definitions_are_written_where_one_says(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.fields import Field, Kind, walk
 from octavo_api.resource.deployment import ServingDeployment, Spec
 from octavo_api.resource.serve_config import application
+from octavo_api.schema.fields import Field, Kind, walk
 from octavo_cli.document import Flags, read_deployment
 from octavo_cli.fit import fit
 from octavo_cli.local_operator import placement

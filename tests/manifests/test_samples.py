@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 import yaml
 
-from octavo_api import reference
 from octavo_api.resource.deployment import ServingDeployment, Spec
+from octavo_api.schema import reference
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "manifests/samples").glob("*.yaml"))

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from octavo_api.fields import walk
 from octavo_api.resource.deployment import ServingDeployment, Spec
+from octavo_api.schema.fields import walk
 from octavo_api.settings import Change
 
 _PATHS = tuple(

@@ -6,9 +6,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from octavo_api import crd, reference
 from octavo_api.resource.deployment import ServingDeployment
 from octavo_api.resource.status import LIMIT, Status
+from octavo_api.schema import crd, reference
 from octavo_operator.model import desired, spec_hash
 from octavo_operator.model.defaults import Defaults
 from octavo_operator.model.observed import (

@@ -5,8 +5,8 @@ import copy
 import pytest
 import yaml
 
-from octavo_api.fields import walk
 from octavo_api.resource.deployment import ServingDeployment, Spec
+from octavo_api.schema.fields import walk
 from octavo_api.settings import Change
 from octavo_operator.model import names
 from octavo_operator.model.defaults import Defaults

@@ -5,7 +5,7 @@ import json
 
 import jsonschema
 
-from octavo_api import crd
+from octavo_api.schema import crd
 from octavo_operator.model import conditions, memory
 from octavo_operator.model.conditions import Reason, Type, no, yes
 from octavo_operator.model.observed import Reach

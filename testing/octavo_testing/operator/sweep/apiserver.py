@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from octavo_api.crd import schema
+from octavo_api.schema.crd import schema
 from octavo_testing.operator.sweep.clock import Timeline
 
 Document = dict[str, Any]

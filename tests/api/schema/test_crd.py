@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel
 
-from octavo_api import crd, reference
 from octavo_api.errors import ConfigurationError
-from octavo_api.fields import Field, Kind, walk
 from octavo_api.resource.deployment import Metadata, ServingDeployment, Spec
 from octavo_api.resource.status import Status
 from octavo_api.rules import Rule, Ruled
+from octavo_api.schema import crd, reference
+from octavo_api.schema.fields import Field, Kind, walk
 from octavo_api.settings import Change
 
 CASES = yaml.safe_load((Path(__file__).parent / "resource_cases.yaml").read_text())

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from octavo_api import crd
 from octavo_api.errors import ConfigurationError
-from octavo_api.fields import Field, Kind, walk
 from octavo_api.resource.deployment import ServingDeployment, Spec
+from octavo_api.schema import crd
+from octavo_api.schema.fields import Field, Kind, walk
 from octavo_operator import observe
 from octavo_operator.decide import managed
 from octavo_operator.model import desired

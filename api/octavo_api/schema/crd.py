@@ -1,6 +1,7 @@
 """The CustomResourceDefinition, generated from the types.
 
-``python -m octavo_api.crd [FOLDER]`` writes it for kustomize and for the chart. A test checks that both are up to date.
+``python -m octavo_api.schema.crd [FOLDER]`` writes it for kustomize and for the chart. A test checks that both are up
+to date.
 """
 
 import argparse
@@ -15,10 +16,10 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from octavo_api.fields import Field, Kind, Shape, describe, first_paragraph
 from octavo_api.resource.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
 from octavo_api.resource.status import Status
 from octavo_api.rules import Rule, Ruled, Transition
+from octavo_api.schema.fields import Field, Kind, Shape, describe, first_paragraph
 from octavo_api.settings import Change
 
 GROUP, VERSION = API_VERSION.split("/")
@@ -297,7 +298,7 @@ def _validation(rule: Rule | Transition) -> dict[str, str]:
 def manifest(*, chart: bool = False) -> str:
     """Return the definition in YAML. For the chart, add the conditions that its values control."""
     text = yaml.safe_dump(definition(), sort_keys=False, width=120, allow_unicode=True)
-    text = f"# Generated from the code by `python -m octavo_api.crd`; do not edit.\n{text}"
+    text = f"# Generated from the code by `python -m octavo_api.schema.crd`; do not edit.\n{text}"
     if not chart:
         return text
     named = f"  name: {PLURAL}.{GROUP}\n"

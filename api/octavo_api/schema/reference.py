@@ -1,6 +1,6 @@
 """Generator of the reference pages in ``docs/reference``.
 
-``python -m octavo_api.reference [FOLDER]`` writes them. A test checks that they are up to date.
+``python -m octavo_api.schema.reference [FOLDER]`` writes them. A test checks that they are up to date.
 """
 
 import argparse
@@ -12,11 +12,12 @@ from typing import Any
 import annotated_types
 from pydantic import BaseModel
 
-from octavo_api import crd, errors
-from octavo_api.fields import Field, Kind, Shape, first_paragraph, walk
+from octavo_api import errors
 from octavo_api.resource.deployment import API_VERSION, KIND, Metadata, ServingDeployment, Spec
 from octavo_api.resource.status import Status
 from octavo_api.rules import Rule, Ruled
+from octavo_api.schema import crd
+from octavo_api.schema.fields import Field, Kind, Shape, first_paragraph, walk
 from octavo_api.settings import Change, EngineSettings, RouterSettings
 
 FOLDER = Path("docs/reference")
@@ -28,7 +29,7 @@ _CHANGES = {
     Change.NEW_CLUSTER: "needs new pods; `spec.rollout` decides if the old pods stop first or drain",
     Change.IMMUTABLE: "is rejected; delete and create the resource",
 }
-_MADE = "Generated from the code by `python -m octavo_api.reference`; do not edit."
+_MADE = "Generated from the code by `python -m octavo_api.schema.reference`; do not edit."
 
 
 def settings_page() -> str:
@@ -199,7 +200,7 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Generated from the code by `python -m octavo_api.reference`; do not edit.",
+        "Generated from the code by `python -m octavo_api.schema.reference`; do not edit.",
         "",
         "## Errors of a request",
         "",
