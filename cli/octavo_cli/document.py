@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 from pydantic.alias_generators import to_camel
 
-from octavo_api.command_line import read_assignments
 from octavo_api.errors import ConfigurationError
-from octavo_api.model_source import EMBEDDED, normalize_uri
 from octavo_api.resource.deployment import ServingDeployment
+from octavo_api.startup.command_line import read_assignments
+from octavo_api.startup.model_source import EMBEDDED, normalize_uri
 
 _SECTIONS = ("engine", "router")
 _ALLOWED = "engine.NAME=VALUE or router.NAME=VALUE"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from octavo_api import ports
 from octavo_api.errors import PortInUse
+from octavo_api.startup import ports
 
 _LISTEN = "0A"
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.model_source import locate
 from octavo_api.resource.deployment import ServingDeployment, Spec
+from octavo_api.startup.model_source import locate
 from octavo_cli.ports import require_free
 
 HOST = "127.0.0.1"

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import StartupError
 from octavo_api.settings import EngineSettings
+from octavo_api.startup.command_line import read_assignments, read_secret
 from octavo_engine.engine import freeze_gc_heap
 from octavo_engine.service.server import EngineServer, Loaded
 from octavo_engine.startup.synthetic import load_synthetic

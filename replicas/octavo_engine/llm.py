@@ -6,9 +6,9 @@ from typing import Any
 
 from octavo_api.errors import InvalidRequest
 from octavo_api.finish_reason import FinishReason
-from octavo_api.model_source import locate, normalize_uri
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import EngineSettings
+from octavo_api.startup.model_source import locate, normalize_uri
 from octavo_engine.core.plan import Logprobs
 from octavo_engine.core.request import NewRequest, RequestOutput
 from octavo_engine.llm_engine import LLMEngine

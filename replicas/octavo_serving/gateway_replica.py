@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ray.serve.handle import DeploymentHandle
 
-from octavo_api import model_source
 from octavo_api.resource.serve_config import GATEWAY, ApplicationArgs, Bind, GatewayUserConfig
 from octavo_api.settings import RouterSettings
+from octavo_api.startup import model_source
 from octavo_serving import announcements, logs, ray_adapter
 from octavo_serving.announcements import Announcement
 from octavo_serving.doors.addresses import AddressPublisher

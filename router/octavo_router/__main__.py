@@ -12,10 +12,10 @@ from pathlib import Path
 
 import uvloop
 
-from octavo_api import model_source
-from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import ConfigurationError, StartupError
 from octavo_api.settings import RouterSettings
+from octavo_api.startup import model_source
+from octavo_api.startup.command_line import read_assignments, read_secret
 from octavo_router.fleet.pool import ReplicaPool
 from octavo_router.fleet.replica_status import ReplicaAddress
 from octavo_router.front.keys import ApiKeys

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from octavo_api.model_source import locate
+from octavo_api.startup.model_source import locate
 from octavo_engine.models.registry import config_from_hf, tensors_of
 from octavo_engine.weights.hf_config import HfConfig
 from octavo_text.from_gguf import describe_gguf

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from octavo_api.errors import ConfigurationError
-from octavo_api.model_source import EMBEDDED
+from octavo_api.startup.model_source import EMBEDDED
 from octavo_cli.document import Flags, parse_setting, read_deployment
 
 DOCUMENT = """

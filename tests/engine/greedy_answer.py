@@ -11,8 +11,8 @@ import json
 import struct
 import sys
 
-from octavo_api.model_source import locate
 from octavo_api.sampling import SamplingParams
+from octavo_api.startup.model_source import locate
 from octavo_engine import LLM
 from octavo_text import ModelText
 

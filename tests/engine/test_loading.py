@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from octavo_api.errors import ConfigurationError, ModelError, NotEnoughMemory
-from octavo_api.model_source import EMBEDDED, locate
 from octavo_api.sampling import SamplingParams
 from octavo_api.settings import Dtype, EngineSettings
+from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_engine.core.request import NewRequest
 from octavo_engine.llm_engine import LLMEngine
 from octavo_engine.models.registry import config_from_hf, tensors_of

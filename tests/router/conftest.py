@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from octavo_api.model_source import ModelFiles
 from octavo_api.settings import RouterSettings
+from octavo_api.startup.model_source import ModelFiles
 from octavo_router.gateway_server import GatewayServer
 from octavo_testing.router.byte_model import MODEL, write_byte_model
 from octavo_testing.router.scripted_pool import ScriptedPool, Writer, greet

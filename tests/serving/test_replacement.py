@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from octavo_api.model_source import EMBEDDED, locate
+from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_testing.serving.cluster import Cluster, Replica
 from octavo_testing.serving.probes import ask
 from octavo_testing.waiting import eventually

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from octavo_api.model_source import EMBEDDED, locate
+from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_testing.text import vocabularies
 from octavo_text import ModelText
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from octavo_api.errors import ModelError
-from octavo_api.model_source import EMBEDDED, locate
+from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_text.gguf_metadata import read_gguf_metadata
 
 VALUES = {

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from octavo_api.errors import InvalidRequest, ModelError
-from octavo_api.model_source import Format, ModelFiles
+from octavo_api.startup.model_source import Format, ModelFiles
 from octavo_testing.text.corpus import HOSTILE
 from octavo_testing.text.vocabularies import byte_level_values, train_byte_level
 from octavo_text import ModelText
@@ -261,7 +261,7 @@ def test_the_text_side_loads_neither_torch_nor_transformers() -> None:
     import sys
 
     code = (
-        "import sys; from octavo_text import ModelText; from octavo_api.model_source import locate, EMBEDDED; "
+        "import sys; from octavo_text import ModelText; from octavo_api.startup.model_source import locate, EMBEDDED; "
         "ModelText.load(locate(EMBEDDED)); print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from octavo_api.model_source import EMBEDDED, Format, ModelFiles, locate
+from octavo_api.startup.model_source import EMBEDDED, Format, ModelFiles, locate
 from octavo_testing.text.corpus import HOSTILE
 from octavo_text import ModelText
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from octavo_api.errors import InvalidRequest
-from octavo_api.model_source import Format, ModelFiles
+from octavo_api.startup.model_source import Format, ModelFiles
 from octavo_text.chat_template import ChatTemplate
 from octavo_text.description import SamplingDefaults, TextDescription
 from octavo_text.detokenizer import Detokenizer

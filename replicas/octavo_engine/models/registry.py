@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo_api.errors import ModelError
-from octavo_api.model_source import Format, ModelFiles
+from octavo_api.startup.model_source import Format, ModelFiles
 from octavo_engine.models.family import Decoder, FamilySpec
 from octavo_engine.models.llama import LLAMA
 from octavo_engine.models.mistral import MISTRAL

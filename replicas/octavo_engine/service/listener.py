@@ -3,7 +3,7 @@
 import grpc
 
 from octavo_api.errors import StartupError
-from octavo_api.ports import require_free
+from octavo_api.startup.ports import require_free
 
 
 def bind(server: grpc.aio.Server, host: str, port: int) -> int:

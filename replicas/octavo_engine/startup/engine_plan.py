@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from octavo_api.model_source import ModelFiles
 from octavo_api.settings import Dtype, EngineSettings
+from octavo_api.startup.model_source import ModelFiles
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import open_checkpoint, tensors_of
 from octavo_engine.sizing import Machine, MemoryPlan, choose_dtype, choose_max_model_len, plan_memory

@@ -7,8 +7,8 @@ import torch
 
 import octavo_kernels
 from octavo_api.errors import ConfigurationError
-from octavo_api.model_source import locate
 from octavo_api.settings import Dtype, EngineSettings
+from octavo_api.startup.model_source import locate
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import load_model, num_parameters
 from octavo_engine.runner.model_runner import ModelRunner

@@ -8,7 +8,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from octavo_api.errors import PortInUse
-from octavo_api.ports import require_free
+from octavo_api.startup.ports import require_free
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.answers.gateway import Gateway
 from octavo_router.front.keys import ApiKeys

@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from octavo_api.model_source import EMBEDDED, locate
+from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_engine.models.registry import open_checkpoint
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from octavo_api.model_source import Format, ModelFiles
+from octavo_api.startup.model_source import Format, ModelFiles
 
 MODEL = "bytes"
 EOS = 256

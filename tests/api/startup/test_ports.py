@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from octavo_api.errors import ConfigurationError, PortInUse
-from octavo_api.ports import listen, require_free
+from octavo_api.startup.ports import listen, require_free
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo_api.command_line import read_assignments, read_secret
 from octavo_api.errors import ConfigurationError
+from octavo_api.startup.command_line import read_assignments, read_secret
 
 
 def test_values_are_yaml_and_the_last_one_counts() -> None:

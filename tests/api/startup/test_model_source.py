@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from octavo_api import model_source
 from octavo_api.errors import ModelError
-from octavo_api.model_source import Format, ModelFiles, locate, normalize_uri
+from octavo_api.startup import model_source
+from octavo_api.startup.model_source import Format, ModelFiles, locate, normalize_uri
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "50%", "a%20b", "日本"])
@@ -98,7 +98,7 @@ LOOK = """
 import sys
 from pathlib import Path
 from octavo_api.errors import ModelError
-from octavo_api.model_source import locate
+from octavo_api.startup.model_source import locate
 for token in ("hf_first", "hf_second"):
     Path(sys.argv[1]).write_text(token + "\\n")
     try:
