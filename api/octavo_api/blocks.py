@@ -42,11 +42,22 @@ class HashSpace:
         """Number of tokens between two hashes that a router keeps."""
         return self.block_size * self.stride
 
-    def root(self, cache_salt: str = "") -> BlockHash:
-        """Return the hash before the first block of every chain with this salt."""
-        return root_hash(
-            model_key=self.model_key, kv_dtype=self.kv_dtype, block_size=self.block_size, cache_salt=cache_salt
-        )
+    def root(self, cache_salt: str = "", adapter: str = "") -> BlockHash:
+        """Return the hash before the first block of every chain with this salt and adapter."""
+        fields = {
+            "schema": SCHEMA,
+            "model": self.model_key,
+            "kv_dtype": self.kv_dtype,
+            "block_size": str(self.block_size),
+            "adapter": adapter,
+            "salt": cache_salt,
+        }
+        parts = []
+        for tag, text in fields.items():
+            for piece in (tag.encode(), text.encode()):
+                parts.append(struct.pack("<I", len(piece)))
+                parts.append(piece)
+        return _digest(b"".join(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +83,6 @@ class Digest:
 
 def _digest(data: bytes) -> BlockHash:
     return BlockHash(blake2b(data, digest_size=HASH_BYTES).digest())
-
-
-def root_hash(*, model_key: str, kv_dtype: str, block_size: int, adapter: str = "", cache_salt: str = "") -> BlockHash:
-    """Return the hash before the first block of every chain of this model, adapter and salt."""
-    fields = {
-        "schema": SCHEMA,
-        "model": model_key,
-        "kv_dtype": kv_dtype,
-        "block_size": str(block_size),
-        "adapter": adapter,
-        "salt": cache_salt,
-    }
-    parts = []
-    for tag, text in fields.items():
-        for piece in (tag.encode(), text.encode()):
-            parts.append(struct.pack("<I", len(piece)))
-            parts.append(piece)
-    return _digest(b"".join(parts))
 
 
 def next_hash(parent: BlockHash, tokens: Sequence[int]) -> BlockHash:

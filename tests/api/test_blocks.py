@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_api.blocks import HASH_BYTES, BlockHash, chain_hashes, low64, next_hash, pack, root_hash, unpack
+from octavo_api.blocks import HASH_BYTES, BlockHash, HashSpace, chain_hashes, low64, next_hash, pack, unpack
 
 GOLDEN_ROOTS = {
     ("m", "float32", 16, "", ""): "88e94d2386f07999803250904b0ebcb1",
@@ -22,13 +22,13 @@ GOLDEN_CHAIN = [
 ]
 tokens_lists = st.lists(st.integers(0, 2**32 - 1), max_size=100)
 block_sizes = st.integers(1, 20)
-ROOT = root_hash(model_key="m", kv_dtype="float32", block_size=16)
+ROOT = HashSpace("m", "float32", 16).root()
 
 
 @pytest.mark.parametrize("fields", GOLDEN_ROOTS)
 def test_roots_are_as_they_always_were(fields) -> None:
     model_key, kv_dtype, block_size, adapter, salt = fields
-    root = root_hash(model_key=model_key, kv_dtype=kv_dtype, block_size=block_size, adapter=adapter, cache_salt=salt)
+    root = HashSpace(model_key, kv_dtype, block_size).root(salt, adapter)
     assert root.hex() == GOLDEN_ROOTS[fields]
 
 
@@ -76,7 +76,7 @@ def test_a_chain_goes_on_from_its_last_hash(tokens, more, block_size) -> None:
 
 @given(st.lists(st.tuples(*[st.text(max_size=8)] * 4, st.integers(1, 256)), min_size=2, max_size=2, unique=True))
 def test_every_field_of_the_root_counts_and_none_runs_into_the_next(fields) -> None:
-    roots = {root_hash(model_key=m, kv_dtype=d, adapter=a, cache_salt=s, block_size=b) for m, d, a, s, b in fields}
+    roots = {HashSpace(m, d, b).root(s, a) for m, d, a, s, b in fields}
     assert len(roots) == 2
 
 
@@ -99,7 +99,7 @@ def test_tokens_that_no_wire_carries_are_refused(token) -> None:
 
 def test_processes_agree_whatever_their_hash_seed() -> None:
     code = (
-        "from octavo_api.blocks import *; root = root_hash(model_key='m', kv_dtype='d', block_size=2); "
+        "from octavo_api.blocks import *; root = HashSpace('m', 'd', 2).root(); "
         "print(chain_hashes(root, [1, 2], 2)[0].hex())"
     )
     seen = {

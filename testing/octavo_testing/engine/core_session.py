@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from octavo_api.blocks import Digest, chain_hashes, root_hash
+from octavo_api.blocks import Digest, chain_hashes
 from octavo_api.errors import EngineFailure
 from octavo_api.finish_reason import FinishReason
 from octavo_engine.core.kv.events import Cleared, Removed, Stored
@@ -155,15 +155,7 @@ class Session:
         assert load.kv_blocks_cached == core.num_cached_blocks
         assert load.prefix_cache_hits_total <= load.prefix_cache_queries_total <= load.prompt_tokens_total
         config = core.config
-        roots = [
-            root_hash(
-                model_key=config.model_key,
-                kv_dtype=config.kv_dtype,
-                block_size=config.block_size,
-                cache_salt=salt,
-            )
-            for salt in salts
-        ]
+        roots = [config.hash_space.root(salt) for salt in salts]
         for block_hash, node in core._kv.cache.nodes.items():
             content = self.runner.slots[node.blocks[0].id, config.block_size - 1]
             tokens = self.runner.prefixes[content]

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from octavo_api.blocks import chain_hashes, pack, root_hash
+from octavo_api.blocks import HashSpace, chain_hashes, pack
 from octavo_api.protocol import PROTOCOL_VERSION, client_options
 from octavo_api.v1 import replica_pb2, replica_pb2_grpc, sampling_pb2
 from octavo_testing.engine.stepped_runner import SteppedRunner
@@ -97,13 +97,8 @@ class Gateway:
     ) -> Received:
         assert self.hello is not None
         if hashes is None:
-            root = root_hash(
-                model_key=self.hello.model_key,
-                kv_dtype=self.hello.kv_dtype,
-                block_size=self.hello.block_size,
-                cache_salt=salt,
-            )
-            hashes = pack(chain_hashes(root, token_ids, self.hello.block_size))
+            space = HashSpace(self.hello.model_key, self.hello.kv_dtype, self.hello.block_size)
+            hashes = pack(chain_hashes(space.root(salt), token_ids, space.block_size))
         received = self.received[request_id] = Received(choices=sampling.get("n", 1))
         sampling.setdefault("ignore_eos", True)
         submit = replica_pb2.Submit(

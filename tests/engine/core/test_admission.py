@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo_api.blocks import chain_hashes, root_hash
+from octavo_api.blocks import HashSpace, chain_hashes
 from octavo_api.errors import (
     CacheCapacityExceeded,
     ConfigurationError,
@@ -89,7 +89,7 @@ def test_min_tokens_beyond_the_remaining_room_is_rejected():
 
 def test_hashes_of_another_salt_are_refused():
     core = create_core()
-    root = root_hash(model_key="test", kv_dtype="float32", block_size=4, cache_salt="a")
+    root = HashSpace("test", "float32", 4).root("a")
     tokens = random_prompt(8)
     hashes = chain_hashes(root, tokens, 4)
     with pytest.raises(InvalidRequest, match="salt"):

@@ -2,15 +2,14 @@
 
 import pytest
 
-from octavo_api.blocks import chain_hashes, root_hash
+from octavo_api.blocks import HashSpace, chain_hashes
 from octavo_engine.core.kv.events import Cleared, Removed, Stored
 from octavo_testing.engine.core_requests import create_core, create_requests, new_request, random_prompt
 from octavo_testing.engine.core_session import Session, assert_expected, run_to_completion
 
 
 def hashes_of(tokens, salt=""):
-    root = root_hash(model_key="test", kv_dtype="float32", block_size=4, cache_salt=salt)
-    return chain_hashes(root, tokens, 4)
+    return chain_hashes(HashSpace("test", "float32", 4).root(salt), tokens, 4)
 
 
 def cached_tokens(session, request_id):

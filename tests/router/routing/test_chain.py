@@ -1,12 +1,11 @@
-from octavo_api.blocks import HashSpace, chain_hashes, low64, root_hash, unpack
+from octavo_api.blocks import HashSpace, chain_hashes, low64, unpack
 from octavo_router.routing.chain import hash_prompt
 
 TOKENS = list(range(100))
 
 
 def test_the_engine_gets_all_hashes_and_the_index_every_stride_th():
-    root = root_hash(model_key="m", kv_dtype="f", block_size=16, cache_salt="s")
-    hashes = chain_hashes(root, TOKENS, 16)
+    hashes = chain_hashes(HashSpace("m", "f", 16).root("s"), TOKENS, 16)
     for stride in (1, 2, 4, 9):
         chain = hash_prompt(TOKENS, HashSpace("m", "f", 16, stride), "s")
         assert unpack(chain.packed) == hashes
