@@ -1,4 +1,4 @@
-"""What is generated is what the sources give."""
+"""Generated files are equal to the output of their generators."""
 
 import json
 import os

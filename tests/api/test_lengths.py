@@ -1,4 +1,4 @@
-"""The rule that gateway and engine share: too long for the model, or for one KV cache."""
+"""The rule of gateway and engine for requests that are too long for the model or for one KV cache."""
 
 import pytest
 

@@ -29,7 +29,7 @@ spec:
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """The smallest document, with ``changes`` at paths like ``spec__engine__blockSize``."""
+    """Return the smallest document, with ``changes`` at paths like ``spec__engine__blockSize``."""
     whole: dict[str, Any] = {"metadata": {"name": "chat"}, "spec": {"model": {"uri": "embedded://smollm2"}}}
     for path, value in changes.items():
         *sections, last = path.split("__")

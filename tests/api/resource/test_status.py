@@ -1,4 +1,4 @@
-"""What the operator writes into ``status`` is what the resource definition has room for."""
+"""The resource definition accepts each status that the operator writes."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ DEFAULTS = Defaults(image="octavo:1", ray_version="2.60.0")
 SCHEMA = jsonschema.Draft202012Validator(reference.plain(crd.schema()["properties"]["status"]))
 EXTERNAL = {"rayCluster": {"external": {"dashboardURL": "http://ray:8265"}}}
 ENDLESS = "Traceback: " + "x" * 100_000
-"""As Serve's messages can be; the operator's own are short, KubeRay's fit into its own conditions."""
+"""A message as long as Serve's. The operator's messages are short, and KubeRay's fit into its own conditions."""
 
 
 def resource(**spec: Any) -> Resource:

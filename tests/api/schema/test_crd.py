@@ -1,4 +1,4 @@
-"""The resource definition, the editors' schema and the types say the same."""
+"""The resource definition, the editors' schema and the types accept the same documents."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def document(spec: Any) -> dict[str, Any]:
 
 
 def complaint(spec: Any) -> str:
-    """What the types say against a spec; empty where they take it."""
+    """Return the error of the types for a spec; empty if they accept it."""
     try:
         ServingDeployment.read(document(spec))
     except ConfigurationError as error:
@@ -93,7 +93,7 @@ def test_the_schema_is_structural_and_bounded() -> None:
 
 
 def test_limits_are_what_the_api_server_can_keep() -> None:
-    """It keeps them as doubles: an int64's own limit would be rounded up, and every value of the field refused."""
+    """The API server keeps limits as doubles. It would round up the limit of an int64 and reject every value."""
     for path, node in nodes(SCHEMA):
         for name in ("minimum", "maximum"):
             assert float(node.get(name, 0)) == node.get(name, 0), path
@@ -242,7 +242,7 @@ def values(field: Field) -> list[Any]:
 
 
 def put(spec: dict[str, Any], field: Field, value: Any) -> None:
-    """Writes a value and what must stand beside it."""
+    """Write a value and the fields that it requires."""
     for part in field.path[:-1]:
         spec = spec.setdefault(part, {})
         beside = {"autoscaling": "maxReplicas", "cache": "claimName", "external": "dashboardURL"}.get(part)
@@ -253,10 +253,10 @@ def put(spec: dict[str, Any], field: Field, value: Any) -> None:
 
 
 def served(spec: dict[str, Any], message: str) -> bool:
-    """Whether the API server takes a spec: its schema does, and no rule stands against it.
+    """Return True if the API server accepts a spec: its schema accepts it, and every rule holds.
 
-    CEL itself runs on API servers only; here a rule of sections counts as broken where the types say its message, and
-    rules of quantities are computed anew.
+    CEL itself runs on API servers only. Here a rule of a section counts as broken if ``message`` contains its message.
+    Rules of quantities are computed again.
     """
     if not EDITOR.is_valid(document(spec)):
         return False

@@ -1,7 +1,7 @@
-"""No field is there for show: writing any of them changes what the operator makes, does, asks for or says.
+"""Every field has an effect: a change of its value changes a plan of the operator or the objects that it reads.
 
-Each field is written with another value into a document, of managed and of external mode, and what follows from it in
-several situations is compared with what follows without it.
+Each field gets another value in a document of managed and of external mode. The test compares the operator's plans in
+several situations with the plans for the document without the field.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from octavo_operator.plan import plan
 KEY = Key("team", "chat")
 NOW = 1_800_000_000.0
 HOURS = 7_000.0
-"""Longer than the default deadline of progress, shorter than the other one that is tried."""
+"""Seconds, more than the default deadline of progress and less than the other deadline in this test."""
 DEFAULTS = Defaults(image="octavo:1", ray_version="2.60.0")
 LEAVES = [field for field in walk(Spec) if field.shape.kind is not Kind.SECTION]
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -40,7 +40,7 @@ OTHER: Mapping[str, Any] = {
 
 
 def other(field: Field) -> Any:
-    """A value that is allowed and not the default."""
+    """Return a value that is allowed and not the default."""
     match field.shape.kind:
         case _ if field.spelled in OTHER:
             return OTHER[field.spelled]
@@ -63,7 +63,7 @@ def other(field: Field) -> Any:
 
 
 def put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Writes a value and what must stand beside it."""
+    """Write a value and the fields that it requires."""
     for part in path[:-1]:
         spec = spec.setdefault(part, {})
         if part == "autoscaling":
@@ -74,7 +74,7 @@ def put(spec: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def take(spec: dict[str, Any], field: Field) -> None:
-    """Takes a field away, or where it must be there gives it another value."""
+    """Remove a field, or give it another value if it is required."""
     *sections, last = field.path
     for part in sections:
         spec = spec[part]
@@ -90,7 +90,7 @@ def document(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def follows(spec: Mapping[str, Any]) -> list[str]:
-    """All that follows from a spec, in words that can be compared."""
+    """Return the references, plans and status that follow from a spec, as text to compare."""
     deployment = ServingDeployment.read(document(spec))
     resource = Resource(KEY, "uid", 1, "1", NOW, None, (), {}, document(spec), {})
     address = "http://ray:8265"
@@ -109,7 +109,7 @@ def follows(spec: Mapping[str, Any]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hash of what needs a new cluster is made of every such field, read or not, so it must not count here."""
+    """Fix the hash of fields that need a new cluster. It contains every such field, also one that no code reads."""
     monkeypatch.setattr(managed, "spec_hash", lambda deployment: "f" * 16)
 
 
@@ -130,7 +130,7 @@ def test_every_field_makes_a_difference(field: Field) -> None:
 
 
 def test_a_field_that_nothing_reads_would_be_found() -> None:
-    """Two documents that differ in nothing that counts follow alike: the comparison is not of chance."""
+    """Compare two documents with the same meaning, and two with another meaning."""
     spec = {"model": {"uri": "hf://o/n"}, "rayCluster": {"managed": {}}}
     assert follows(spec) == follows({**spec, "replicas": 1})
     assert follows(spec) != follows({**spec, "replicas": 2})

@@ -30,7 +30,7 @@ def test_a_document_may_name_a_path_with_a_plain_space(tmp_path: Path) -> None:
 
 @pytest.fixture
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is mounted in a pod: one claim with two models."""
+    """Mount one claim with two models, as in a pod."""
     monkeypatch.setattr(model_source, "CLAIMS", tmp_path)
     for file in ("books/small/config.json", "books/deep/model one.gguf"):
         (tmp_path / file).parent.mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_a_mounted_model_reaches_for_no_network(claims: Path, monkeypatch: pytes
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Knows no model; notes who asks."""
+    """A hub without models. It records the token of each request."""
 
     shown: ClassVar[list[str]] = []
 
@@ -102,7 +102,7 @@ from octavo_api.startup.model_source import locate
 for token in ("hf_first", "hf_second"):
     Path(sys.argv[1]).write_text(token + "\\n")
     try:
-        locate("hf://nobody/nothing")
+        locate("hf://missing/nothing")
     except ModelError as error:
         print(error.message)
 """
@@ -135,5 +135,5 @@ def test_the_token_file_is_read_at_each_look_and_not_at_all_offline(
         server.server_close()
     assert set(Hub.shown) - {""} == shown
     assert bool(Hub.shown) == bool(shown)
-    assert done.stdout.count("hf://nobody/nothing: download failed") == 2
+    assert done.stdout.count("hf://missing/nothing: download failed") == 2
     assert "hf_first" not in done.stdout + done.stderr
