@@ -33,6 +33,7 @@ class ModelRunner:
         num_rows: int,
         max_model_len: int,
         eos_token_ids: frozenset[int],
+        max_logits_bytes: int,
     ) -> None:
         config = model.config
         self._model = model
@@ -43,7 +44,7 @@ class ModelRunner:
         self.kv_cache = torch.empty(shape, dtype=model.dtype)
         self._kv_layers = self.kv_cache.unbind(1)
         self._rows = RowState(num_rows, max_model_len, block_size, config.vocab_size, eos_token_ids)
-        self._sampler = Sampler(model, kernels, self._rows)
+        self._sampler = Sampler(model, kernels, self._rows, max_logits_bytes)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:

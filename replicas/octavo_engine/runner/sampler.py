@@ -8,20 +8,22 @@ from octavo_engine.core.plan import Logprobs, RowWork, Sampled
 from octavo_engine.models.family import Decoder
 from octavo_engine.runner.draws import Draws, greedy, penalties, sampling_batch
 from octavo_engine.runner.row_state import RowState
-from octavo_engine.sizing import LOGITS_BYTES
 from octavo_kernels import Kernels
 
 NOT_FINITE = "the model's logits are not finite"
 
 
 class Sampler:
-    """Drawer of tokens for rows. It writes each row's own token into the row's buffer."""
+    """Drawer of tokens for rows. It writes each row's own token into the row's buffer.
 
-    def __init__(self, model: Decoder, kernels: Kernels, rows: RowState) -> None:
+    Logits are fp32. More rows than fit ``max_logits_bytes`` go through the output head in slices.
+    """
+
+    def __init__(self, model: Decoder, kernels: Kernels, rows: RowState, max_logits_bytes: int) -> None:
         self._model = model
         self._kernels = kernels
         self._rows = rows
-        self._slice = max(1, LOGITS_BYTES // (4 * model.config.vocab_size))
+        self._slice = max(1, max_logits_bytes // (4 * model.config.vocab_size))
 
     def sample(self, hidden: Tensor, draws: Draws, failed: dict[int, str]) -> list[Sampled]:
         """Draw from ``hidden [R, hidden_size]``; rows without finite logits also go to ``failed``."""

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+from octavo_api.errors import ConfigurationError
 from octavo_api.settings import Dtype, EngineSettings
 from octavo_api.startup.model_source import ModelFiles
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import open_checkpoint, tensors_of
-from octavo_engine.sizing import Machine, MemoryPlan, choose_dtype, choose_max_model_len, plan_memory
+from octavo_engine.startup.machine import Machine
+from octavo_engine.startup.memory_plan import MemoryPlan, plan_memory
 from octavo_engine.weights.checkpoint import Checkpoint, check_tensors, ignorable
+from octavo_engine.weights.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +66,26 @@ def plan_engine(
         kv_dtype=str(dtype),
     )
     return EnginePlan(checkpoint, dtype, memory, core_config)
+
+
+def choose_threads(setting: int | None, num_cpus: float | None, usable_cpus: float) -> int:
+    """Return the threads that compute: the setting, else the replica's CPUs, at most the usable ones; at least 1."""
+    if setting is not None:
+        return setting
+    return max(1, int(min(usable_cpus, num_cpus or usable_cpus)))
+
+
+def choose_dtype(setting: Dtype) -> Dtype:
+    """Return bf16 for ``auto`` on every processor: all replicas of a deployment give the same tokens."""
+    return Dtype.BFLOAT16 if setting is Dtype.AUTO else setting
+
+
+def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
+    """Return the longest request; raise ``ConfigurationError`` if it exceeds the model's positions."""
+    if setting is None:
+        return config.max_model_len
+    if setting > config.max_model_len:
+        raise ConfigurationError(
+            f"engine.max_model_len: got {setting}, allowed: at most the model's {config.max_model_len}"
+        )
+    return setting

@@ -12,8 +12,9 @@ from octavo_api.startup.model_source import locate
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.models.registry import load_model, num_parameters
 from octavo_engine.runner.model_runner import ModelRunner
-from octavo_engine.sizing import GIB, Machine, choose_threads
-from octavo_engine.startup.engine_plan import plan_engine
+from octavo_engine.startup.engine_plan import choose_threads, plan_engine
+from octavo_engine.startup.machine import GIB, Machine
+from octavo_engine.startup.memory_plan import LOGITS_BYTES
 
 _TORCH = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT32: torch.float32}
 
@@ -78,6 +79,7 @@ def load_engine(
         num_rows=core_config.max_num_seqs,
         max_model_len=core_config.max_model_len,
         eos_token_ids=config.eos_token_ids,
+        max_logits_bytes=LOGITS_BYTES,
     )
     report("warming up")
     runner.warm_up(report)

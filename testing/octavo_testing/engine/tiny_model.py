@@ -91,6 +91,7 @@ def create_runner(checkpoint: Checkpoint, kernels: Kernels, dtype: torch.dtype) 
         num_rows=NUM_ROWS,
         max_model_len=MAX_MODEL_LEN,
         eos_token_ids=frozenset({EOS}),
+        max_logits_bytes=2**26,
     )
     runner.kv_cache.uniform_(-50, 50)
     return runner

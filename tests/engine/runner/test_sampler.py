@@ -39,7 +39,7 @@ def kernels(request, make_kernels):
     return make_kernels(request.param)
 
 
-def sample(kernels, joins, logits, failed=None, fans=None):
+def sample(kernels, joins, logits, failed=None, fans=None, max_logits_bytes=2**26):
     """Samples once after all known tokens of each join; the logits of row ``i`` are ``logits[i]``."""
     rows = RowState(len(joins), 64, 16, VOCABULARY, frozenset({EOS}))
     for join in joins:
@@ -47,7 +47,8 @@ def sample(kernels, joins, logits, failed=None, fans=None):
     work = tuple(RowWork(j.row, len(j.token_ids) - 1, 1, choices=(fans or {}).get(j.row, (j.choice,))) for j in joins)
     failed = {} if failed is None else failed
     hidden = torch.tensor(np.asarray(logits), dtype=torch.float32)
-    return Sampler(IdentityHead(), kernels, rows).sample(hidden, draws_of(work), failed), rows
+    sampler = Sampler(IdentityHead(), kernels, rows, max_logits_bytes)
+    return sampler.sample(hidden, draws_of(work), failed), rows
 
 
 def joined(row=0, tokens=(5, 6), prompt_len=1, choice=0, **sampling):
@@ -178,12 +179,12 @@ def test_min_tokens_forbids_stops_until_it_is_reached(kernels):
         assert entry.token_id == expected
 
 
-def test_slices_of_logits_change_nothing(kernels, monkeypatch):
+def test_slices_of_logits_change_nothing(kernels):
     logits = np.random.default_rng(0).normal(size=(7, VOCABULARY))
     joins = [joined(row, seed=row, logprobs=2, presence_penalty=row / 10) for row in range(7)]
     whole, _ = sample(kernels, joins, logits, fans={2: (0, 1)})
-    monkeypatch.setattr("octavo_engine.runner.sampler.LOGITS_BYTES", 3 * 4 * VOCABULARY)
-    assert sample(kernels, joins, logits, fans={2: (0, 1)})[0] == whole
+    three_rows = 3 * 4 * VOCABULARY
+    assert sample(kernels, joins, logits, fans={2: (0, 1)}, max_logits_bytes=three_rows)[0] == whole
 
 
 def test_draws_follow_the_distribution(kernels):

@@ -1,23 +1,15 @@
-"""The share of the machine that one replica takes: threads, memory, KV blocks, number type.
-
-Inside a container the node's own figures are wrong. The cgroup (v1 and v2) and the affinity apply
-(https://github.com/vllm-project/vllm/issues/9113). ``Machine`` reads them; everything else here is a pure function.
-"""
+"""Division of a replica's memory: weights, buffers, workspace, KV blocks."""
 
 import math
-import os
-import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from octavo_api.errors import ConfigurationError, NotEnoughMemory
 from octavo_api.settings import Dtype
 from octavo_engine.models.family import EMBEDDING
 from octavo_engine.models.registry import tensors_of
+from octavo_engine.startup.machine import GIB
 from octavo_engine.weights.model_config import ModelConfig
 
-GIB = 2**30
 MAX_DEFAULT_CACHE = 4 * GIB
 MAX_BLOCKS = 2**18
 """Maximum number of blocks, because the scheduler keeps an object for each."""
@@ -46,8 +38,6 @@ MIN_BLOCKS = 2
 MIN_DEFAULT_TOKENS = 512
 """Minimum number of tokens of the default cache, unless ``max_model_len`` is shorter."""
 
-_UNLIMITED = 2**60
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -66,88 +56,6 @@ class MemoryPlan:
     @property
     def total(self) -> int:
         return PROCESS_BYTES + self.weights + self.rows + self.workspace + self.cache
-
-
-class Machine:
-    """Reader of ``/proc`` and ``/sys/fs/cgroup`` under ``root``."""
-
-    def __init__(
-        self, root: Path = Path("/"), affinity: Callable[[], int] = lambda: len(os.sched_getaffinity(0))
-    ) -> None:
-        self._root = root
-        self._affinity = affinity
-
-    def usable_cpus(self) -> float:
-        """Return the CPUs of this process: its affinity, or the quota of its cgroup if that is less."""
-        quotas = [*self._v2("cpu.max", _v2_quota), *self._v1_quotas()]
-        return min([float(self._affinity()), *quotas])
-
-    def memory_limit(self) -> int:
-        """Return the memory limit of this process's cgroup, or the machine's memory if that is less, in bytes."""
-        v1 = self._folders("memory", self._sys / "memory")
-        limits = [
-            *self._v2("memory.max", _limit),
-            *(value for folder in v1 if (value := _limit(_read(folder / "memory.limit_in_bytes"))) is not None),
-        ]
-        total = re.search(r"MemTotal:\s+(\d+) kB", _read(self._root / "proc/meminfo"))
-        limits += [int(total[1]) * 1024] if total else []
-        return int(min(limits, default=4 * GIB))
-
-    @property
-    def _sys(self) -> Path:
-        return self._root / "sys/fs/cgroup"
-
-    def _v2(self, name: str, parse: Callable[[str], float | None]) -> Iterator[float]:
-        for folder in self._folders("", self._sys):
-            if (value := parse(_read(folder / name))) is not None:
-                yield value
-
-    def _v1_quotas(self) -> Iterator[float]:
-        for mount in ("cpu", "cpu,cpuacct"):
-            for folder in self._folders("cpu", self._sys / mount):
-                quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-                if quota and period and int(quota) > 0 and int(period) > 0:
-                    yield int(quota) / int(period)
-
-    def _folders(self, controller: str, mount: Path) -> Iterator[Path]:
-        """Yield the cgroup's folder under ``mount`` and all above it, each of which may set a limit.
-
-        A container often sees its own cgroup as the mount itself, under a path that exists on the host alone.
-        """
-        for line in _read(self._root / "proc/self/cgroup").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controller not in controllers.split(","):
-                continue
-            folder = mount / path.strip("/")
-            yield folder
-            while folder != mount:
-                folder = folder.parent
-                yield folder
-            return
-        yield mount
-
-
-def choose_threads(setting: int | None, num_cpus: float | None, usable_cpus: float) -> int:
-    """Return the threads that compute: the setting, else the replica's CPUs, at most the usable ones; at least 1."""
-    if setting is not None:
-        return setting
-    return max(1, int(min(usable_cpus, num_cpus or usable_cpus)))
-
-
-def choose_dtype(setting: Dtype) -> Dtype:
-    """Return bf16 for ``auto`` on every processor: all replicas of a deployment give the same tokens."""
-    return Dtype.BFLOAT16 if setting is Dtype.AUTO else setting
-
-
-def choose_max_model_len(setting: int | None, config: ModelConfig) -> int:
-    """Return the longest request; raise ``ConfigurationError`` if it exceeds the model's positions."""
-    if setting is None:
-        return config.max_model_len
-    if setting > config.max_model_len:
-        raise ConfigurationError(
-            f"engine.max_model_len: got {setting}, allowed: at most the model's {config.max_model_len}"
-        )
-    return setting
 
 
 def packed_bytes(out_features: int, in_features: int, item_size: int) -> int:
@@ -226,19 +134,3 @@ def plan_memory(
     cache = min(MAX_DEFAULT_CACHE, share // 4, share - needed) if cache_bytes is None else cache_bytes
     num_blocks = min(max(cache, least) // block, MAX_BLOCKS)
     return MemoryPlan(weights, rows, workspace, num_blocks * block, num_blocks)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _v2_quota(text: str) -> float | None:
-    quota, _, period = text.partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
-
-
-def _limit(text: str) -> int | None:
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None

@@ -16,9 +16,10 @@ from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_engine.core.request import NewRequest
 from octavo_engine.llm_engine import LLMEngine
 from octavo_engine.models.registry import config_from_hf, tensors_of
-from octavo_engine.sizing import PANEL_WIDTH, Machine
 from octavo_engine.startup.engine_plan import plan_engine
 from octavo_engine.startup.loading import load_engine
+from octavo_engine.startup.machine import Machine
+from octavo_engine.startup.memory_plan import PANEL_WIDTH
 from octavo_engine.weights.hf_config import HfConfig
 
 CONFIG = {
