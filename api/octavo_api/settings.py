@@ -131,7 +131,13 @@ class EngineSettings(Settings):
         le=2**24,
     )
     block_size: int = setting(
-        16, "Tokens in one block of the KV cache.", change=Change.ROLLING, unit="tokens", ge=1, le=256
+        16,
+        "Tokens in one block of the KV cache.",
+        change=Change.ROLLING,
+        unit="tokens",
+        ge=16,
+        le=256,
+        multiple_of=16,
     )
     kv_cache_memory_bytes: Bytes | None = setting(
         None,

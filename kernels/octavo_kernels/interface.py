@@ -4,7 +4,8 @@ Shapes use these letters. Of a step: T tokens, S sequences, R rows of logits. Of
 query heads, G key/value heads. Activations are fp32 or bf16, and contiguous unless noted otherwise. Sums are fp32.
 
 The KV cache is one tensor ``[blocks, layers, 2, G, block_size, D]``. The operations of a layer receive its view
-``kv_cache[:, layer]`` (``[blocks, 2, G, block_size, D]``, strided over blocks only).
+``kv_cache[:, layer]`` (``[blocks, 2, G, block_size, D]``, strided over blocks only). The layout inside a block belongs
+to the backend: other code copies whole blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -147,7 +148,10 @@ class Kernels(Protocol):
     def plan_attention(
         self, query_start_loc: Tensor, seq_lens: Tensor, block_tables: Tensor, *, block_size: int, num_kv_heads: int
     ) -> AttentionMetadata:
-        """Derive positions and slots and divide the step's attention among threads."""
+        """Derive positions and slots and divide the step's attention among threads.
+
+        Raises ``ValueError`` for a block size that the backend does not have: on CPU it is a multiple of 16.
+        """
         ...
 
     def rotary_and_write(

@@ -16,6 +16,27 @@ def assert_near(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual.float(), expected.float(), rtol=tolerance, atol=tolerance * scale)
 
 
+def keys_to_panels(kv_cache: Tensor) -> Tensor:
+    """Return ``[blocks, layers, 2, G, block_size, D]`` with its keys in panels, as the CPU kernels keep them."""
+    panels, (size, per_line) = kv_cache.clone(), _line(kv_cache)
+    keys = kv_cache[:, :, 0].unflatten(-1, (-1, per_line)).unflatten(-3, (-1, size))
+    panels[:, :, 0] = keys.transpose(-3, -2).reshape(panels[:, :, 0].shape)
+    return panels
+
+
+def keys_to_rows(kv_cache: Tensor) -> Tensor:
+    """Undo ``keys_to_panels``."""
+    rows, (size, per_line) = kv_cache.clone(), _line(kv_cache)
+    keys = kv_cache[:, :, 0].flatten(-2).unflatten(-1, (-1, kv_cache.shape[-1] // per_line, size, per_line))
+    rows[:, :, 0] = keys.transpose(-3, -2).reshape(rows[:, :, 0].shape)
+    return rows
+
+
+def _line(kv_cache: Tensor) -> tuple[int, int]:
+    """Return the positions of a panel, and the dimensions of a position in a cache line."""
+    return 16, 4 // kv_cache.element_size()
+
+
 @dataclass(frozen=True)
 class PagedBatch:
     """A step over a cache of two layers whose blocks lie in random order; blocks without an owner are NaN."""
@@ -74,11 +95,13 @@ class PagedBatch:
         )
 
     def run(self, kernels: Kernels, sliding_window: int = 0) -> tuple[Tensor, Tensor]:
-        """Rotate, write and attend in the second layer. Return the output and the cache."""
-        cache, qkv = self.cache.clone(), self.qkv.clone()
+        """Rotate, write and attend in the second layer. Return the output and the cache, with keys in rows."""
+        panels = kernels.name == "cpu"
+        cache, qkv = keys_to_panels(self.cache) if panels else self.cache.clone(), self.qkv.clone()
         sizes = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         q, k, v = (part.view(len(qkv), -1, self.head_dim) for part in qkv.split(sizes, dim=1))
         meta = self.plan(kernels)
         kernels.rotary_and_write(q, k, v, self.cos_sin, cache[:, 1], meta)
         scale = self.head_dim**-0.5
-        return kernels.attention(q, cache[:, 1], meta, scale=scale, sliding_window=sliding_window), cache
+        out = kernels.attention(q, cache[:, 1], meta, scale=scale, sliding_window=sliding_window)
+        return out, keys_to_rows(cache) if panels else cache

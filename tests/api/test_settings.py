@@ -75,8 +75,9 @@ def test_quantities_are_exact(number, unit) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"block_size": 0}, "engine.block_size: got 0, allowed: at least 1"),
-        ({"blockSize": 257}, "engine.blockSize: got 257, allowed: at most 256"),
+        ({"block_size": 0}, "engine.block_size: got 0, allowed: at least 16"),
+        ({"blockSize": 24}, "engine.blockSize: got 24, allowed: a multiple of 16"),
+        ({"blockSize": 272}, "engine.blockSize: got 272, allowed: at most 256"),
         ({"blockSize": "16"}, "engine.blockSize: got '16', allowed: a valid integer"),
         ({"blockSize": 16.0}, "engine.blockSize: got 16.0, allowed: a valid integer"),
         ({"blockSize": True}, "engine.blockSize: got True, allowed: a valid integer"),

@@ -1,11 +1,18 @@
+import hashlib
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo_kernels import for_device
 from octavo_testing.kernels import PagedBatch, assert_near
 
 SEQUENCES = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 300)), min_size=1, max_size=4)
+DIGESTS = {torch.float32: "c13aa1aee4cda11c", torch.bfloat16: "6681d10645899287"}
+"""Recorded once. Every machine and every instruction set gives them."""
 LAYOUTS = st.sampled_from([(6, 2, 64, 16), (4, 4, 80, 32), (8, 1, 128, 16), (3, 1, 40, 16), (10, 2, 96, 64)])
 
 
@@ -85,6 +92,50 @@ def test_a_row_does_not_depend_on_chunks_or_company(cpu, dtype):
         assert torch.equal(prefill_in_chunks(cpu, make, chunks, company), whole), chunks
 
 
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_threads_that_share_a_sequence_change_no_bit(dtype, threads):
+    one, many = for_device("cpu", num_threads=1), for_device("cpu", num_threads=threads)
+    for new, old, kv_heads in (([1], [8000], 1), ([1, 1], [2100, 40], 2), ([40], [1500], 2), ([1], [513], 1)):
+        batch = PagedBatch.random(new, old, dtype=dtype, heads=2 * kv_heads, kv_heads=kv_heads)
+        assert batch.plan(one).work.part_tokens == 0
+        assert batch.plan(many).work.part_tokens > 0
+        for window in (0, 3, 700):
+            assert torch.equal(batch.run(many, window)[0], batch.run(one, window)[0]), (new, old, window)
+
+
+def exact_batch(dtype, head_dim):
+    """Two decodes and a prefill of several parts, of numbers that every machine draws and rounds alike."""
+    rng = np.random.default_rng(0)
+    batch = PagedBatch.random([1, 1, 40], [1300, 20, 700], dtype=dtype, heads=6, head_dim=head_dim)
+    drawn = {
+        name: torch.from_numpy(rng.integers(-64, 65, size=getattr(batch, name).shape) / 32).to(getattr(batch, name))
+        for name in ("qkv", "cache", "cos_sin")
+    }
+    return replace(batch, **drawn)
+
+
+def test_every_instruction_set_gives_the_recorded_bits(cpu, dtype):
+    """The tier ``levels`` runs this test on each instruction set. Machines of several kinds serve one stream."""
+    digest = hashlib.blake2b(digest_size=8)
+    for head_dim in (64, 80, 24):
+        for window in (0, 200):
+            out, cache = exact_batch(dtype, head_dim).run(cpu, window)
+            digest.update(out.contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(cache.view(torch.uint8).numpy().tobytes())
+    assert digest.hexdigest() == DIGESTS[dtype]
+
+
+def test_a_nan_in_one_key_reaches_the_output(cpu, dtype):
+    """A score that is not a number must fail its request. A weight of 0 in its place would hide it."""
+    for position in (0, 700, 1399):
+        batch = PagedBatch.random([1], [1401], dtype=dtype)
+        block = batch.block_tables[0, position // 16]
+        batch.cache[block, 1, 0, 1, position % 16, 5] = float("nan")
+        out = batch.run(cpu)[0].view(6, 64)
+        assert out[3:].isnan().all(), position
+        assert out[:3].isfinite().all(), position
+
+
 @pytest.mark.parametrize("kind", ["cpu", "reference"])
 def test_blocks_are_copied_in_order_over_all_layers(request, kind):
     kernels = request.getfixturevalue(kind)
@@ -101,5 +152,7 @@ def test_operands_that_do_not_fit_the_cache_are_refused(cpu):
         cpu.attention(torch.zeros(2, 6, 32), layer, meta, scale=1.0)
     with pytest.raises(ValueError, match=r"kv_layer.*one piece"):
         cpu.attention(torch.zeros(2, 6, 64), layer.transpose(1, 2), meta, scale=1.0)
+    with pytest.raises(ValueError, match=r"block_size: 24, allowed: a multiple of 16"):
+        cpu.plan_attention(meta.query_start_loc, meta.seq_lens, meta.block_tables, block_size=24, num_kv_heads=2)
     with pytest.raises(ValueError, match=r"seq_lens.*int32"):
         cpu.plan_attention(meta.query_start_loc, meta.seq_lens.long(), meta.block_tables, block_size=16, num_kv_heads=2)

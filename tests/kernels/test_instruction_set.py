@@ -17,7 +17,7 @@ from octavo_kernels.cpu.instruction_set import (
     instruction_sets_of,
 )
 from octavo_kernels.cpu.memory import BF16, F32
-from octavo_kernels.cpu.tiles import Operand, make_tile
+from octavo_kernels.cpu.tiles import make_tile
 
 GENERIC = {"sse4.2", "popcnt", "fma"}
 AVX2 = GENERIC | {"avx2", "bmi", "bmi2", "f16c", "lzcnt", "movbe"}
@@ -65,9 +65,9 @@ def test_the_selected_level_is_one_of_this_processor():
     assert instruction_set.TARGET is TARGETS[platform.machine()][instruction_set.SELECTED]
 
 
-def product(shape: TileShape, rows: int, operand: Operand, x, weights, bias, tag, out_tag) -> np.ndarray:
+def product(shape: TileShape, rows: int, x, weights, bias, tag, out_tag) -> np.ndarray:
     """``x @ weights + bias`` by one tile of ``shape`` after another, compiled here for this processor."""
-    tile = make_tile(shape.lanes, rows, shape.vectors, operand)
+    tile = make_tile(shape.lanes, rows, shape.vectors)
     (depth, columns), stride = weights.shape, shape.width * 4
 
     @numba.njit
@@ -96,7 +96,7 @@ def test_a_product_has_the_same_bits_in_tiles_of_every_shape(tag):
     expected = None
     for shape in SHAPES:
         for rows in (1, shape.rows):
-            found = product(shape, rows, Operand.BF16_PAIRS, x[:rows].copy(), operands, bias, tag, F32)
+            found = product(shape, rows, x[:rows].copy(), operands, bias, tag, F32)
             if expected is None:
-                expected = product(shape, 8, Operand.BF16_PAIRS, x, operands, bias, tag, F32)
+                expected = product(shape, 8, x, operands, bias, tag, F32)
             assert np.array_equal(found, expected[:rows]), (shape, rows)

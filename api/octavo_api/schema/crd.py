@@ -252,6 +252,8 @@ def _limits(metadata: Any, kind: Kind) -> dict[str, Any]:
                 limits["minimum"] = int(str(bound)) + 1  # only whole numbers are written as numbers
             case annotated_types.Le(le=bound):
                 limits["maximum"] = bound
+            case annotated_types.MultipleOf(multiple_of=step):
+                limits["multipleOf"] = step
             case annotated_types.MinLen(min_length=bound):
                 limits[_LENGTHS[kind][0]] = bound
             case annotated_types.MaxLen(max_length=bound):

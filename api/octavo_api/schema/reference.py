@@ -173,6 +173,8 @@ def _allowed(field: Field) -> str:
                 words.append(f"above {bound}")
             case annotated_types.Le(le=bound):
                 words.append(f"to {bound}")
+            case annotated_types.MultipleOf(multiple_of=step):
+                words.append(f"in steps of {step}")
             case annotated_types.MaxLen(max_length=bound):
                 words.append(f"at most {bound} {counted[field.shape.kind]}")
     return " ".join([*words, field.unit]).strip()

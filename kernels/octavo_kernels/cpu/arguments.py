@@ -6,6 +6,8 @@ The kernels themselves check nothing. Each check costs well under 1 µs.
 import torch
 from torch import Tensor
 
+from octavo_kernels.cpu.attention_tiles import PANEL
+
 
 def check_contiguous(name: str, tensor: Tensor) -> None:
     """Raise ``ValueError`` if the tensor has gaps."""
@@ -35,9 +37,21 @@ def check_heads(name: str, heads: Tensor, kv_layer: Tensor) -> None:
         )
 
 
+def check_block_size(block_size: int) -> None:
+    """Raise ``ValueError`` unless a block consists of whole panels."""
+    if block_size < PANEL or block_size % PANEL:
+        raise ValueError(f"block_size: {block_size}, allowed: a multiple of {PANEL}")
+
+
 def check_cache(kv_layer: Tensor) -> None:
-    """Raise ``ValueError`` unless a block of the layer ``[blocks, 2, G, block_size, D]`` lies in one piece."""
+    """Raise ``ValueError`` unless a block of the layer ``[blocks, 2, G, block_size, D]`` lies in one piece.
+
+    A block consists of whole panels. The head size is even, because a panel of bf16 keys holds pairs of dimensions.
+    """
     _, _, kv_heads, block_size, head_dim = kv_layer.shape
+    check_block_size(block_size)
+    if head_dim % 2:
+        raise ValueError(f"head_dim: {head_dim}, allowed: even")
     plane = block_size * head_dim
     if kv_layer.stride()[1:] != (kv_heads * plane, plane, head_dim, 1):
         raise ValueError(f"kv_layer: strides {kv_layer.stride()}, allowed: a block in one piece")

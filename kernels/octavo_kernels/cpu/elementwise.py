@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo_kernels.cpu.attention_tiles import PANEL
 from octavo_kernels.cpu.exponential import gelu_tanh, silu
 from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.memory import F32, I64, IdTag, Tag, at, item_size, load, store
@@ -178,21 +179,23 @@ def _rotary_and_write(operands: int, cache: int, step: int, chunks: int, tag: Ta
     kv, block_size, block_stride = layer.address, layer.block_size, layer.block_stride
     cos_sin, rows, size = x.cos_sin, places.num_tokens, item_size(tag)
     positions, slots = at(places.positions, I64), at(places.slots, I64)
-    plane = kv_heads * block_size * head_dim * size
+    plane, per_line = kv_heads * block_size * head_dim * size, 4 // size  # dimensions of a position in a cache line
     for r in range(chunk * rows // chunks, (chunk + 1) * rows // chunks):
         angles, slot = at(cos_sin + positions[r] * rotary_dim * 4, F32), slots[r]
-        target = kv + (slot // block_size) * block_stride + (slot % block_size) * head_dim * size
+        block, offset = kv + (slot // block_size) * block_stride, slot % block_size
+        place = offset % PANEL
+        first_in_panel = offset - place
         for h in range(heads):
             _rotate(at(q + r * q_stride + h * head_dim * size, tag), angles, rotary_dim // 2)
         for h in range(kv_heads):
             key = at(k + r * k_stride + h * head_dim * size, tag)
             value = at(v + r * v_stride + h * head_dim * size, tag)
             _rotate(key, angles, rotary_dim // 2)
-            key_slot = at(target + h * block_size * head_dim * size, tag)
-            value_slot = at(target + h * block_size * head_dim * size + plane, tag)
+            head_block = block + h * block_size * head_dim * size
+            panel, value_slot = at(head_block + first_in_panel * head_dim * size, tag), at(head_block + plane, tag)
             for i in range(head_dim):
-                key_slot[i] = key[i]
-                value_slot[i] = value[i]
+                panel[(i // per_line * PANEL + place) * per_line + i % per_line] = key[i]
+                value_slot[offset * head_dim + i] = value[i]
 
 
 @jit()

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from octavo_kernels.cpu import attention as paged
 from octavo_kernels.cpu import elementwise, sampling
-from octavo_kernels.cpu.arguments import check_cache, check_contiguous, check_heads, check_ids, check_rows, check_weight
+from octavo_kernels.cpu.arguments import (
+    check_block_size,
+    check_cache,
+    check_contiguous,
+    check_heads,
+    check_ids,
+    check_rows,
+    check_weight,
+)
 from octavo_kernels.cpu.attention_plan import plan_step
 from octavo_kernels.cpu.instruction_set import SELECTED
 from octavo_kernels.cpu.linear import PanelLinear
@@ -134,7 +142,15 @@ class CpuKernels:
             if table.dtype != torch.int32:
                 raise ValueError(f"{name}: {table.dtype}, allowed: torch.int32")
             check_rows(name, table)
-        return plan_step(query_start_loc, seq_lens, block_tables, block_size=block_size, num_kv_heads=num_kv_heads)
+        check_block_size(block_size)
+        return plan_step(
+            query_start_loc,
+            seq_lens,
+            block_tables,
+            block_size=block_size,
+            num_kv_heads=num_kv_heads,
+            threads=self.num_threads,
+        )
 
     def rotary_and_write(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, kv_layer: Tensor, meta: AttentionMetadata
@@ -161,9 +177,10 @@ class CpuKernels:
         rows, heads, head_dim = q.shape
         check_heads("q", q, kv_layer)
         out = torch.empty((rows, heads * head_dim), dtype=q.dtype)
+        parts = torch.empty(paged.part_floats(meta.work.part_tokens, heads // kv_layer.shape[2], head_dim))
         queries = paged.Queries(
             address=q.data_ptr(), stride=q.stride(0) * q.element_size(), heads=heads, out=out.data_ptr(), scale=scale,
-            window=sliding_window,
+            window=sliding_window, parts=parts.data_ptr(),
         )  # fmt: skip
         cache, places = _cache_layer(kv_layer), meta.work.places
         paged.attend(self._control, address_of(queries), address_of(cache), address_of(places), tag_of(q.dtype))

@@ -21,7 +21,7 @@ from octavo_kernels.cpu.jit import jit
 from octavo_kernels.cpu.memory import F32, IdTag, Tag, address, at, id_tag_of, item_size, load, store, tag_of
 from octavo_kernels.cpu.pool import ThreadPool, job, launch
 from octavo_kernels.cpu.records import address_of, reader, record
-from octavo_kernels.cpu.tiles import Operand, make_tile, make_widen_pair
+from octavo_kernels.cpu.tiles import make_tile, make_widen_pair
 
 _ROWS, _WIDTH = TILE.rows, TILE.width
 _CHUNKS_PER_THREAD = 8  # small enough to even out threads, large enough to read long runs of weights
@@ -30,9 +30,9 @@ _WIDEN_FROM = 2 * TILE.rows  # rows: from here on it pays to widen each bf16 wei
 _DEPTH = 512  # inputs of a panel that are widened at once, so that they stay in the first or second cache
 
 _tile_1, _tile_2, _tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
-    make_tile(TILE.lanes, rows, TILE.vectors, Operand.BF16_PAIRS) for rows in range(1, 9)
+    make_tile(TILE.lanes, rows, TILE.vectors) for rows in range(1, 9)
 )
-_full_tile = make_tile(TILE.lanes, _ROWS, TILE.vectors, Operand.BF16_PAIRS)
+_full_tile = make_tile(TILE.lanes, _ROWS, TILE.vectors)
 _widen_pair = make_widen_pair(TILE.lanes, TILE.vectors)
 
 

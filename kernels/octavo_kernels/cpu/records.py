@@ -44,7 +44,10 @@ def reader(kind: type[R]) -> Callable[[int], R]:
 
 @record
 class CacheLayer(ctypes.Structure):
-    """One layer of the KV cache, ``[blocks, 2, heads, block_size, head_dim]``; a block lies in one piece."""
+    """One layer of the KV cache, ``[blocks, 2, heads, block_size, head_dim]``; a block lies in one piece.
+
+    The keys of a head and block lie in panels of 16 positions (see ``attention_tiles``), the values by position.
+    """
 
     address: int
     block_stride: int  # bytes
@@ -62,8 +65,10 @@ class StepPlaces(ctypes.Structure):
     positions: int  # int64
     slots: int  # int64
     num_tokens: int
-    items: int  # int64 [num_items, 5], see attention_plan
+    items: int  # int64 [num_items, 7], see attention_plan
     num_items: int
+    joins: int  # int64 [num_joins, 5]
+    num_joins: int
 
 
 read_cache = reader(CacheLayer)

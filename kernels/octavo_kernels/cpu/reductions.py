@@ -82,7 +82,7 @@ def maximum(typingctx: Any, address: Any, vectors: Any) -> Any:
 def weigh(typingctx: Any, address: Any, vectors: Any, top: Any) -> Any:
     """Replace each of ``vectors * LANES`` scores by ``2 ** (score - top)``; return the sum.
 
-    ``top`` is finite and no score is larger. The polynomial is that of ``exponential.exp2``.
+    No score is larger than ``top``. The polynomial is that of ``exponential.exp2``. NaN stays NaN.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -105,6 +105,7 @@ def weigh(typingctx: Any, address: Any, vectors: Any, top: Any) -> Any:
             exponent = builder.add(builder.fptosi(whole, _INTS), constant(_INTS, 127))
             scale = builder.bitcast(builder.shl(exponent, constant(_INTS, 23)), _FLOATS)
             weight = builder.select(in_range, builder.fmul(power, scale), constant(_FLOATS, 0.0))
+            weight = builder.select(builder.fcmp_unordered("uno", x, x), x, weight)
             builder.store(weight, pointer, align=4)
             return builder.fadd(state, weight)
 

@@ -1,6 +1,7 @@
 """A real engine server over the real core, with the synthetic runner."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from octavo_api.settings import EngineSettings
@@ -42,21 +43,26 @@ async def start_replica(
     stepped: bool = False,
     step_time_s: float = 0.0,
     num_blocks: int = 256,
+    block_size: int = 4,
     steps_in_flight: int = 1,
     port: int = 0,
     secret: str = SECRET,
     **settings: Any,
 ) -> Replica:
-    """Start a server; ``stepped`` gives it a ``SteppedRunner``."""
+    """Start a server; ``stepped`` gives it a ``SteppedRunner``.
+
+    No kernel reads the blocks, so ``block_size`` may be less than the settings allow.
+    """
     loaded = load_synthetic(
         f"synthetic://{VOCAB}",
-        EngineSettings(**{"block_size": 4, "max_model_len": 512, "seed": 1, **settings}),
+        EngineSettings(**{"max_model_len": 512, "seed": 1, **settings}),
         num_blocks=num_blocks,
         step_time_s=step_time_s,
         steps_in_flight=steps_in_flight,
     )
+    core_config = replace(loaded.core_config, block_size=block_size)
     runner: Any = SteppedRunner(loaded.runner) if stepped else loaded.runner
-    engine = SyntheticEngine(loaded.core_config, runner, loaded.model_key, loaded.kv_dtype, loaded.max_model_len, VOCAB)
+    engine = SyntheticEngine(core_config, runner, loaded.model_key, loaded.kv_dtype, loaded.max_model_len, VOCAB)
     server = await EngineServer.start(engine, replica="replica-0", port=port, secret=secret)
     return Replica(server, runner)
 

@@ -28,12 +28,12 @@ from octavo_testing.engine.preemption import preempt, running_sequences
 VOCABULARY = 512
 EOS = 3
 MAX_MODEL_LEN = 96
-BLOCK_SIZE = 8
+BLOCK_SIZE = 16
 NUM_ROWS = 12
 NUM_BLOCKS = 2000
 CORE_BLOCKS = 1900
 """Blocks that the core allocates. Tests use the others."""
-FEW_BLOCKS = 30
+FEW_BLOCKS = 16
 """Blocks of a disturbed run: less than its requests need together."""
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

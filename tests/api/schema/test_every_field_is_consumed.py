@@ -49,8 +49,15 @@ def other(field: Field) -> Any:
         case Kind.CHOICE:
             return next(choice for choice in field.shape.choices if choice != field.default)
         case Kind.INTEGER:
-            low, high = (next(getattr(x, n) for x in field.shape.metadata if hasattr(x, n)) for n in ("ge", "le"))
-            return next(value for value in (7777, 77, 7, high) if low <= value <= high and value != field.default)
+            limits = {
+                name: getattr(item, name)
+                for item in field.shape.metadata
+                for name in ("ge", "le", "multiple_of")
+                if hasattr(item, name)
+            }
+            low, high, step = limits["ge"], limits["le"], limits.get("multiple_of", 1)
+            values = (value for value in (7777, 77, 7, high) if low <= value <= high and value % step == 0)
+            return next(value for value in values if value != field.default)
         case Kind.BYTES:
             return "7Gi"
         case Kind.CPUS:

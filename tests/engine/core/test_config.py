@@ -7,9 +7,9 @@ FACTS = {"num_blocks": 8, "max_model_len": 64, "eos_token_ids": frozenset({2}), 
 
 
 def test_every_field_comes_from_its_setting_or_from_the_facts():
-    settings = EngineSettings(block_size=4, max_num_batched_tokens=32, max_num_queued_reqs=3, seed=7)
+    settings = EngineSettings(block_size=48, max_num_batched_tokens=32, max_num_queued_reqs=3, seed=7)
     config = CoreConfig.from_settings(settings, **FACTS)
-    assert (config.block_size, config.max_num_batched_tokens, config.max_num_queued_reqs, config.seed) == (4, 32, 3, 7)
+    assert (config.block_size, config.max_num_batched_tokens, config.max_num_queued_reqs, config.seed) == (48, 32, 3, 7)
     assert config.max_num_seqs == 32
     assert {name: getattr(config, name) for name in FACTS} == FACTS
 

@@ -21,7 +21,7 @@ def all_logits(runner, tokens):
     count = torch.tensor([len(tokens)], dtype=torch.int32)
     table = torch.arange(1900, 1912, dtype=torch.int32).view(1, -1)
     meta = kernels.plan_attention(
-        torch.tensor([0, len(tokens)], dtype=torch.int32), count, table, block_size=8, num_kv_heads=2
+        torch.tensor([0, len(tokens)], dtype=torch.int32), count, table, block_size=16, num_kv_heads=2
     )
     hidden = runner._model.forward(torch.tensor(tokens, dtype=torch.int32), runner.kv_cache.unbind(1), meta, None)
     return runner._model.logits(hidden)

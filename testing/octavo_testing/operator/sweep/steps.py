@@ -23,7 +23,7 @@ LIVE: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("rollout.progressDeadlineSeconds", (300, 600, None)),
 )
 ROLLING = (
-    ("engine.blockSize", (8, 32, None)),
+    ("engine.blockSize", (64, 32, None)),
     ("engine.maxNumSeqs", (16, 32, None)),
     ("model.uri", ("hf://octavo/a", "hf://octavo/b", "embedded://smollm2")),
 )
