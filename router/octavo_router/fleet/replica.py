@@ -89,10 +89,6 @@ class Replica:
         self._link.submit(submit)
         self._refresh()
 
-    def mark_started(self, id: int) -> None:
-        """Record the first output of an attempt."""
-        self.load.mark_started(id)
-
     def abort_choice(self, id: int, choice: int) -> None:
         self._link.abort(id, choice)
 
@@ -163,6 +159,8 @@ class Replica:
         for output in step.outputs:
             attempt = attempts.get(output.id)
             if attempt is not None:
+                if not attempt.started:
+                    self.load.mark_started(output.id)
                 try:
                     attempt.deliver(output)
                 except Exception:

@@ -113,8 +113,6 @@ class RoutedRequest:
         return Attempt(self.request.sampling.n, on_start=self._attempt_started, on_end=self._attempt_ended)
 
     def _attempt_started(self, output: replica_pb2.Output) -> None:
-        if self._replica is not None:
-            self._replica.mark_started(self._attempt.id)
         if output.HasField("cached_tokens") and self.route is not None:
             self._placement.observe_cached(self.route, output.cached_tokens)
 
