@@ -111,6 +111,16 @@ async def test_settings_change_while_the_gateway_serves(server, pool):
         assert (await http.post("/v1/completions", json=large)).status_code == 413
 
 
+async def test_the_request_timeout_is_the_deadline_of_every_request(server, pool):
+    clock = asyncio.get_running_loop().time
+    async with http_client(server) as http:
+        for seconds in (7, 3600):
+            server.reconfigure(RouterSettings(request_timeout_seconds=seconds))
+            earliest = clock() + seconds
+            await http.post("/v1/completions", json=ASK)
+            assert earliest <= pool.requests[-1].deadline <= clock() + seconds
+
+
 @pytest.mark.parametrize("prefixed", [False, True])
 async def test_the_application_below_a_prefix(text, settings, pool, prefixed):
     """Accept the complete path, as Serve sends it, and the path after the prefix."""

@@ -117,9 +117,8 @@ class Gateway:
         if self.draining:
             raise Draining("the gateway is shutting down and accepts no new requests", retry_after_s=1.0)
         now = asyncio.get_running_loop().time()
-        timeout_s = float(self.settings.request_timeout_seconds)
-        if call.timeout_s is not None:
-            timeout_s = min(timeout_s, call.timeout_s)
+        limit_s = float(self.settings.request_timeout_seconds)
+        deadline = now + (limit_s if call.timeout_s is None else min(limit_s, call.timeout_s))
         check_token_ids("logit_bias", list(call.sampling.logit_bias), self.text.vocab_size)
         check_token_ids("stop_token_ids", call.sampling.stop_token_ids, self.text.vocab_size)
         ids = await self.encode(call.prompt)
@@ -127,10 +126,10 @@ class Gateway:
             request_id=call.request_id,
             token_ids=ids,
             sampling=call.sampling,
+            deadline=deadline,
             priority=call.priority,
             cache_salt=call.salt,
             tenant=call.tenant,
-            deadline=now + timeout_s,
             buffered=call.buffered,
         )
         generation = Generation(call, ids, now, self.text, self._observer, on_close=self._closed)

@@ -20,10 +20,10 @@ class EngineRequest:
     request_id: str
     token_ids: list[int]
     sampling: SamplingParams
+    deadline: float
     priority: int = 0
     cache_salt: str = ""
     tenant: str = ""
-    deadline: float | None = None
     buffered: bool = False
 
 

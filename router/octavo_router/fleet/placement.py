@@ -44,7 +44,7 @@ class Placement:
         self._mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS
 
     async def candidates(
-        self, request: EngineRequest, chains: dict[HashSpace, Chain], excluded: Collection[str], deadline: float
+        self, request: EngineRequest, chains: dict[HashSpace, Chain], excluded: Collection[str]
     ) -> list[Candidate]:
         """Return the replicas that can take the request, and add the missing hashes of its prompt to ``chains``.
 
@@ -52,11 +52,11 @@ class Placement:
         """
         try:
             while True:
-                candidates = await self._holding.candidates(excluded, deadline)
+                candidates = await self._holding.candidates(excluded, request.deadline)
                 missing = self._members.spaces - chains.keys()
                 if not missing:
                     return candidates
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(request.deadline):
                     for space in missing:
                         chains[space] = await _hash(request, space)
         except TimeoutError:
@@ -69,7 +69,6 @@ class Placement:
         chains: Mapping[HashSpace, Chain],
         attempt: Attempt,
         *,
-        deadline: float,
         is_retry: bool,
     ) -> tuple[Replica, Route]:
         """Decide, reserve and predict without a turn of the loop between, so that the next decision sees all three.
@@ -97,7 +96,7 @@ class Placement:
             sampling=sampling.to_proto(),
             priority=request.priority,
             cache_salt=request.cache_salt,
-            timeout_s=max(0.001, deadline - now),
+            timeout_s=max(0.001, request.deadline - now),
         )
         blocks = int(uncached + output) // chosen.space.block_size + 1
         replica.send(attempt, submit, uncached_tokens=uncached, blocks=blocks)

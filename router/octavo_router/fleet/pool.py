@@ -37,7 +37,6 @@ class ReplicaPool:
         metrics: Observer | None = None,
         on_wanted: Callable[[bool], None] = lambda wanted: None,
     ) -> None:
-        self._settings = settings
         self._observer = metrics or NullObserver()
         self._admission = Admission(
             max_inflight=settings.max_inflight_requests, max_queued=settings.max_queued_requests
@@ -76,8 +75,7 @@ class ReplicaPool:
         self.members.update(wanted)
 
     def reconfigure(self, settings: RouterSettings) -> None:
-        """Apply new settings. All of the router's settings change live, but running requests keep their deadlines."""
-        self._settings = settings
+        """Apply new settings. All of the pool's settings change live."""
         self._placement.policy = settings.policy
         self._admission.reconfigure(
             max_inflight=settings.max_inflight_requests, max_queued=settings.max_queued_requests
@@ -91,12 +89,8 @@ class ReplicaPool:
         """Implement ``engine_request.Pool``. Hold the result in ``contextlib.aclosing``."""
         if self._draining:
             raise Draining("the gateway is shutting down and accepts no new requests")
-        now = asyncio.get_running_loop().time()
-        deadline = now + self._settings.request_timeout_seconds
-        if request.deadline is not None:
-            deadline = min(deadline, request.deadline)
         try:
-            await self._holding.candidates(frozenset(), deadline)
+            await self._holding.candidates(frozenset(), request.deadline)
             if (limits := self.limits) is not None:
                 check_length(
                     len(request.token_ids),
@@ -104,11 +98,11 @@ class ReplicaPool:
                     max_model_len=limits.max_model_len,
                     kv_cache_tokens=limits.kv_cache_tokens,
                 )
-            async with asyncio.timeout_at(deadline):
-                await self._admit(request.priority, now)
+            async with asyncio.timeout_at(request.deadline):
+                await self._admit(request.priority)
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed while the request waited in the gateway") from None
-        routed = RoutedRequest(request, deadline, self._placement, on_end=self._request_ended)
+        routed = RoutedRequest(request, self._placement, on_end=self._request_ended)
         self._inflight.add(routed)
         try:
             await routed.place()
@@ -140,9 +134,9 @@ class ReplicaPool:
         self._draining = True
         self._holding.stop()
 
-    async def _admit(self, priority: int, now: float) -> None:
+    async def _admit(self, priority: int) -> None:
         try:
-            await self._admission.acquire(priority, now)
+            await self._admission.acquire(priority, asyncio.get_running_loop().time())
         finally:
             self._queue_changed()
 

@@ -30,7 +30,6 @@ class RoutedRequest:
     def __init__(
         self,
         request: EngineRequest,
-        deadline: float,
         placement: Placement,
         *,
         on_end: "Callable[[RoutedRequest], None]",
@@ -38,7 +37,6 @@ class RoutedRequest:
         self.request = request
         self.route: Route | None = None
         self.restarts = 0
-        self._deadline = deadline
         self._placement = placement
         self._on_end = on_end
         self._chains: dict[HashSpace, Chain] = {}
@@ -46,10 +44,11 @@ class RoutedRequest:
         self._tries = 0
         self._replica: Replica | None = None
         self._attempt = self._new_attempt()
+        """The attempt that ``place`` sends or has sent. A retry begins with a new one."""
         self._refusal: RequestError | None = None
         self._failure: RequestError | None = None
         self._ended = False
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+        self._timer = asyncio.get_running_loop().call_at(request.deadline, self._expire)
 
     @property
     def num_output_tokens(self) -> int:
@@ -57,15 +56,13 @@ class RoutedRequest:
         return self._attempt.num_output_tokens
 
     async def place(self) -> None:
-        """Send the request to a replica. Raise ``RequestError`` if no replica takes it."""
-        candidates = await self._placement.candidates(self.request, self._chains, self._excluded, self._deadline)
+        """Send the attempt to a replica. Raise ``RequestError`` if no replica takes it."""
+        candidates = await self._placement.candidates(self.request, self._chains, self._excluded)
         if self._ended:
             return
-        attempt = self._new_attempt()
         self._replica, self.route = self._placement.send(
-            self.request, candidates, self._chains, attempt, deadline=self._deadline, is_retry=self._tries > 0
+            self.request, candidates, self._chains, self._attempt, is_retry=self._tries > 0
         )
-        self._attempt = attempt
         self._tries += 1
 
     def __aiter__(self) -> AsyncIterator[list[replica_pb2.Output]]:
@@ -154,6 +151,7 @@ class RoutedRequest:
                 raise ReplicaLost(
                     f"{self._tries} replicas were lost before they answered: {', '.join(sorted(self._excluded))}"
                 )
+            self._attempt = self._new_attempt()
             await self.place()
         except RequestError as error:
             self.fail(self._refusal or error)

@@ -12,6 +12,9 @@ from octavo_router.fleet.pool import ReplicaPool
 from octavo_testing.router.fake_replica import FakeReplica
 from octavo_testing.waiting import eventually_async
 
+REQUEST_S = 600.0
+"""Seconds that a request of these tests may take if it has no deadline of its own."""
+
 
 class Recorder(NullObserver):
     """Observer that keeps the events."""
@@ -81,9 +84,9 @@ class Fleet:
             request_id=f"r{next(self._ids)}",
             token_ids=token_ids,
             sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
+            deadline=self.now() + REQUEST_S if deadline is None else deadline,
             priority=priority,
             cache_salt=salt,
-            deadline=deadline,
             buffered=buffered,
         )
 

@@ -27,13 +27,6 @@ async def test_the_deadline_ends_a_request_that_the_engine_does_not_answer(fleet
     await fleet.until(lambda: a.aborts)
 
 
-async def test_the_request_timeout_is_a_deadline_of_every_request(fleet):
-    (a,) = await fleet.start("a", request_timeout_seconds=1)
-    a.answer = never
-    with pytest.raises(DeadlineExceeded):
-        await fleet.ask()
-
-
 async def test_a_request_past_its_deadline_is_not_sent(fleet):
     (a,) = await fleet.start("a")
     with pytest.raises(DeadlineExceeded):
