@@ -94,6 +94,20 @@ async def test_draining_finishes_streams_and_rejects_new_requests(server, pool, 
     assert "data: [DONE]" in seen
 
 
+async def test_a_draining_gateway_rejects_requests_of_open_connections(server):
+    async with (
+        http_client(server) as http,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        server.gateway.draining = True
+        answer = await http.post("/v1/completions", content=b"not read")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "draining"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await inference_pb2_grpc.InferenceStub(channel).Generate(inference_pb2.GenerateRequest(text="x"))
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
 async def test_a_drain_past_its_time_returns_false_and_stop_aborts(server, pool, write):
     pool.answer = lambda request: write.Script([[write.output("a")], asyncio.Event()])
     async with http_client(server) as http, http.stream("POST", "/v1/completions", json=ASK | {"stream": True}):

@@ -60,6 +60,11 @@ class Gateway:
         limits = self._pool.limits
         return limits.max_model_len if limits is not None else self.text.max_position_embeddings
 
+    def check_accepts(self) -> None:
+        """Raise ``Draining`` if the gateway accepts no new requests."""
+        if self.draining:
+            raise Draining("the gateway is shutting down and accepts no new requests", retry_after_s=1.0)
+
     def check_model(self, name: str) -> None:
         if name != self.served_name:
             raise ModelNotFound(
@@ -114,8 +119,7 @@ class Gateway:
 
         Raise a ``RequestError`` if the prompt is wrong or the call is not admitted.
         """
-        if self.draining:
-            raise Draining("the gateway is shutting down and accepts no new requests", retry_after_s=1.0)
+        self.check_accepts()  # again: a drain may have begun while the body arrived
         now = asyncio.get_running_loop().time()
         limit_s = float(self.settings.request_timeout_seconds)
         deadline = now + (limit_s if call.timeout_s is None else min(limit_s, call.timeout_s))

@@ -51,9 +51,17 @@ class Holding:
         self._members.changed.set()
 
     def stop(self) -> None:
-        """Reject all requests without a replica, now and later: the gateway is shutting down."""
+        """Reject all requests that have no replica, now and later: the gateway is shutting down."""
         self._stopped = True
         self._members.changed.set()
+
+    async def wait_for_replica(self, deadline: float) -> None:
+        """Return once a replica can take requests. Raise the errors of ``candidates``.
+
+        A new request waits here before its admission. So it does not take the place of a running request, and the
+        replicas' limits are known afterwards.
+        """
+        await self.candidates(frozenset(), deadline)
 
     async def candidates(self, excluded: Collection[str], deadline: float) -> list[Candidate]:
         """Return the replicas that can take a request now. If there are none, wait for one that connects or may start.
@@ -75,10 +83,8 @@ class Holding:
             now = clock()
             if now >= deadline:
                 raise TimeoutError
-            if found := self._members.candidates(excluded):
+            if found := self._candidates(excluded):
                 return found
-            if self._stopped:
-                raise Draining("the gateway is shutting down")
             if now >= until or not self._members.has_connecting(excluded):
                 raise self._no_replica(excluded)
             self._members.changed.clear()
@@ -91,9 +97,7 @@ class Holding:
         try:
             with self._held():
                 async with asyncio.timeout_at(until):
-                    while not (found := self._members.candidates(excluded)):
-                        if self._stopped:
-                            raise Draining("the gateway is shutting down")
+                    while not (found := self._candidates(excluded)):
                         if not self.enabled:
                             raise self._no_replica(excluded)
                         self._members.changed.clear()
@@ -103,6 +107,11 @@ class Holding:
             raise NoReplica(
                 "no engine replica started within the time limit of the request", retry_after_s=HOLD_RETRY_AFTER_S
             ) from None
+
+    def _candidates(self, excluded: Collection[str]) -> list[Candidate]:
+        if self._stopped:
+            raise Draining("the gateway is shutting down")
+        return self._members.candidates(excluded)
 
     def _check_room(self) -> None:
         """Raise ``NoReplica`` if as many requests wait as may. One request is always held, to start a replica."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from octavo_api.errors import DeadlineExceeded, Draining
 from octavo_api.lengths import check_length
@@ -48,8 +47,6 @@ class ReplicaPool:
         self._holding = Holding(self.members, self._admission, on_wanted=on_wanted, on_change=self._queue_changed)
         self._placement = Placement(self.members, self._holding, selector, self._observer, policy=settings.policy)
         self._inflight: set[RoutedRequest] = set()
-        self._idle = asyncio.Event()
-        self._draining = False
 
     @property
     def limits(self) -> replica_pb2.Limits | None:
@@ -87,10 +84,8 @@ class ReplicaPool:
 
     async def open(self, request: EngineRequest) -> RoutedRequest:
         """Implement ``engine_request.Pool``. Hold the result in ``contextlib.aclosing``."""
-        if self._draining:
-            raise Draining("the gateway is shutting down and accepts no new requests")
         try:
-            await self._holding.candidates(frozenset(), request.deadline)
+            await self._holding.wait_for_replica(request.deadline)
             if (limits := self.limits) is not None:
                 check_length(
                     len(request.token_ids),
@@ -111,28 +106,14 @@ class ReplicaPool:
             raise
         return routed
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Reject new requests and wait for accepted ones to end. Return False if ``timeout_s`` passes before that."""
-        self._stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._admission.inflight or self.queued_requests:
-                    self._idle.clear()
-                    await self._idle.wait()
-        return not self._admission.inflight and not self.queued_requests
-
     async def close(self) -> None:
-        """End everything: requests with ``Draining``, then the streams to all replicas."""
-        self._stop()
+        """End everything: requests with ``Draining``, then the streams to all replicas. Later requests are rejected."""
+        self._holding.stop()
         error = Draining("the gateway is shutting down")
         self._admission.reject_waiting(error)
         for request in list(self._inflight):
             request.fail(error)
         await self.members.close()
-
-    def _stop(self) -> None:
-        self._draining = True
-        self._holding.stop()
 
     async def _admit(self, priority: int) -> None:
         try:
@@ -150,4 +131,3 @@ class ReplicaPool:
     def _queue_changed(self) -> None:
         self._observer.queue(self.queued_requests)
         self._observer.inflight(self._admission.inflight)
-        self._idle.set()

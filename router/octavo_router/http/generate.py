@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from octavo_api.errors import Draining, RequestError
+from octavo_api.errors import RequestError
 from octavo_router.answers.call import Call
 from octavo_router.answers.concurrent_calls import open_generations
 from octavo_router.answers.gateway import GRACE_S, Gateway
@@ -62,8 +62,7 @@ class Generate:
 
         All other errors go to the client through the reply.
         """
-        if self._gateway.draining:
-            raise Draining("the gateway is shutting down and accepts no new requests", retry_after_s=1.0)
+        self._gateway.check_accepts()  # before the body is read
         headers = Headers(scope=scope)
         async with self._gateway.time_limit():
             body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
