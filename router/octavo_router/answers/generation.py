@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from octavo_api.errors import EngineFailure, RequestError
+from octavo_api.errors import EngineFailure
 from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_router.answers.call import Call
@@ -120,11 +120,8 @@ class Generation:
 
     def _take_first_and_last_fields(self, output: replica_pb2.Output) -> None:
         """Read the fields that only a first or a last output has, and the prompt's log probabilities."""
-        if output.finish_reason:
-            if output.finish_reason == sampling_pb2.FINISH_REASON_ERROR:
-                raise RequestError.from_proto(output.error)
-            if output.HasField("timing"):
-                self.timing = output.timing
+        if output.HasField("timing"):
+            self.timing = output.timing
         self.prompt_logprobs += output.prompt_logprobs
         if output.HasField("cached_tokens"):
             self.cached_tokens = output.cached_tokens

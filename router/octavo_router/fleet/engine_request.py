@@ -42,7 +42,7 @@ class RequestStream(Protocol):
         """Yield all outputs that have arrived since the last turn. End after every choice has ended.
 
         Raise a ``RequestError`` if the request failed: rejected by the engine, past its deadline, or replica
-        lost.
+        lost. An output with the finish reason ``ERROR`` is raised, never yielded.
         """
 
     def abort_choice(self, choice: int) -> None:

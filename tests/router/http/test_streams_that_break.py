@@ -86,10 +86,8 @@ async def test_a_stream_is_not_restarted(http, user, pool, write):
     assert not pool.requests[0].buffered
 
 
-async def test_an_output_that_is_an_error_fails_the_request(http, user, pool, write):
-    failed = write.output(finish=None, error=EngineFailure("bad row").to_proto())
-    failed.finish_reason = 4
-    pool.answer = lambda request: write.Script([[failed]])
+async def test_a_failure_of_the_engine_fails_the_request(http, user, pool, write):
+    pool.answer = lambda request: write.Script([EngineFailure("bad row")])
     answer = await http.post(CHAT, json={"model": "bytes", "messages": user})
     assert answer.status_code == 500
     assert answer.json()["error"]["message"] == "bad row"
