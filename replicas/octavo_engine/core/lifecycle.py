@@ -123,8 +123,6 @@ class Lifecycle:
 
     def _forget(self, request: Request) -> None:
         del self.requests[request.id]
-        if request.admitted_at is None:
-            self._scheduler.num_queued_requests -= 1
         if self._last_end is not None:
             self.seconds_per_end += _SMOOTHING * (self.now - self._last_end - self.seconds_per_end)
         self._last_end = self.now

@@ -101,9 +101,11 @@ class Scheduler:
             self._enqueue(fork)
 
     def remove(self, seq: Sequence) -> None:
-        """End a sequence in any state."""
+        """End a sequence in any state. A leader that was never admitted ends together with its request."""
         if seq.row is None:
             self.waiting.discard(seq)
+            if seq.request.admitted_at is None:
+                self.num_queued_requests -= 1
         else:
             self.kv.release(seq)
             self._free_row(seq)
