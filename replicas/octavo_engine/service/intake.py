@@ -3,7 +3,7 @@
 import math
 from collections.abc import Hashable, Iterable
 
-from octavo_api.blocks import HASH_BYTES, BlockHash, chain_hashes, unpack
+from octavo_api.blocks import BlockHash, chain_hashes, unpack
 from octavo_api.errors import InvalidRequest
 from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import replica_pb2
@@ -50,24 +50,24 @@ class Intake:
         )
 
     def _hashes(self, submit: replica_pb2.Submit) -> list[BlockHash] | None:
-        """Return the chain that the gateway computed; None if it sent none, so that the core computes it."""
+        """Return the chain that the gateway computed; None if it sent none, so that the core computes it.
+
+        The core checks the length of the chain.
+        """
         if not submit.hashes:
             return None
-        expected = len(submit.token_ids) // self._config.block_size * HASH_BYTES
-        if len(submit.hashes) != expected:
-            raise InvalidRequest.field(
-                "hashes",
-                f"{len(submit.hashes)} bytes",
-                f"{expected}: {HASH_BYTES} for each full block of {self._config.block_size} tokens",
-            )
+        try:
+            hashes = unpack(submit.hashes)
+        except ValueError as error:
+            raise InvalidRequest(str(error), param="hashes") from None
         if self._count % VERIFY_EVERY == 0:
-            self._verify(submit)
+            self._verify(hashes, submit)
         self._count += 1
-        return unpack(submit.hashes)
+        return hashes
 
-    def _verify(self, submit: replica_pb2.Submit) -> None:
+    def _verify(self, hashes: list[BlockHash], submit: replica_pb2.Submit) -> None:
         root = self._config.hash_space.root(submit.cache_salt)
-        if submit.hashes != b"".join(chain_hashes(root, submit.token_ids, self._config.block_size)):
+        if hashes != chain_hashes(root, submit.token_ids, self._config.block_size):
             raise InvalidRequest(
                 "hashes: not the chain of token_ids for this model, KV dtype, block size and cache_salt; gateway and "
                 "replica disagree about one of them",

@@ -269,6 +269,16 @@ async def test_hashes_may_be_left_to_the_engine(serve, attach):
     assert second.cached_tokens == 16
 
 
+async def test_a_chain_of_another_length_is_rejected_if_not_verified(serve, attach):
+    gateway = await attach(await serve())
+    verified = await gateway.submit(1, PROMPT, max_tokens=2)
+    await gateway.finished(verified)
+    for number, length in ((2, 8), (3, 16 * 5)):
+        refused = await gateway.submit(number, PROMPT, hashes=bytes(length))
+        await gateway.finished(refused)
+        assert (kind(refused), refused.error.param) == ("InvalidRequest", "hashes")
+
+
 async def test_salts_share_nothing(serve, attach):
     gateway = await attach(await serve())
     for number, (salt, cached) in enumerate([("a", 0), ("b", 0), ("a", 16), ("", 0)]):
