@@ -64,7 +64,7 @@ class HttpApp:
                     MethodNotAllowed(f"{path}: got {scope['method']}, allowed: POST"), [header("allow", "POST")]
                 )
             else:
-                await self._generate(endpoint, scope, receive, reply, id, tenant)
+                await self._generate(endpoint, headers, receive, reply, id, tenant)
         except ClientDisconnected:
             reply.status = CLIENT_CLOSED_REQUEST
         except RequestError as error:

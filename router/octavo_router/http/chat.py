@@ -7,10 +7,11 @@ from typing import Any
 
 from octavo_router.answers.call import Call, ChatPrompt
 from octavo_router.answers.choice_reader import Delta
+from octavo_router.answers.collected_choice import CollectedChoice
 from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import chat_logprobs
 from octavo_router.http.protocol import ChatBody
-from octavo_router.http.wire import CollectedChoice, Envelope
+from octavo_router.http.wire import Envelope
 from octavo_text import ModelText
 
 ID_PREFIX = "chatcmpl-"
@@ -85,7 +86,7 @@ class ChatWire:
     def choice(self, generation: Generation, index: int, collected: CollectedChoice) -> dict[str, Any]:
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(collected.texts), "refusal": None},
+            "message": {"role": "assistant", "content": collected.text, "refusal": None},
             "logprobs": self._logprobs_of(collected.logprobs),
             "finish_reason": collected.finish_reason,
             "stop_reason": collected.stop_reason,

@@ -7,10 +7,11 @@ from typing import Any
 
 from octavo_router.answers.call import Call, TextPrompt, TokenPrompt
 from octavo_router.answers.choice_reader import Delta
+from octavo_router.answers.collected_choice import CollectedChoice
 from octavo_router.answers.generation import Generation
 from octavo_router.http.logprobs import CompletionLogprobs, join_logprobs
 from octavo_router.http.protocol import CompletionBody
-from octavo_router.http.wire import CollectedChoice, Envelope
+from octavo_router.http.wire import Envelope
 from octavo_text import ModelText
 
 ID_PREFIX = "cmpl-"
@@ -61,9 +62,7 @@ class CompletionWire:
         index = generation.call.index * generation.call.sampling.n + delta.choice
         if self._plain and delta.finish_reason is None and index in self._started:
             return f'{self.envelope.head}{index},"text":{quote(delta.text)}{self._tail}'
-        collected = CollectedChoice()
-        collected.add(delta)
-        fields = self._fields(generation, index, collected, first=index not in self._started)
+        fields = self._fields(generation, index, delta, first=index not in self._started)
         self._started.add(index)
         if delta.finish_reason is None:
             del fields["stop_reason"]
@@ -77,16 +76,18 @@ class CompletionWire:
     def body_fields(self, generations: Sequence[Generation]) -> dict[str, Any]:
         return {}
 
-    def _fields(self, generation: Generation, index: int, collected: CollectedChoice, *, first: bool) -> dict[str, Any]:
+    def _fields(
+        self, generation: Generation, index: int, output: Delta | CollectedChoice, *, first: bool
+    ) -> dict[str, Any]:
         echo = first and self._body.echo
-        texts, token_ids, positions = collected.texts, collected.token_ids, collected.logprobs
+        text, token_ids, positions = output.text, output.token_ids, output.logprobs
         if self._body.only_echo:
-            texts, token_ids, positions = [], [], []
+            text, token_ids, positions = "", [], []
         fields: dict[str, Any] = {
-            "text": "".join([self._prompt_text(generation), *texts] if echo else texts),
+            "text": self._prompt_text(generation) + text if echo else text,
             "logprobs": None,
-            "finish_reason": collected.finish_reason,
-            "stop_reason": collected.stop_reason,
+            "finish_reason": output.finish_reason,
+            "stop_reason": output.stop_reason,
         }
         if self._body.logprobs is not None:
             fields["logprobs"] = self._logprobs_of(generation, index, positions, echo)

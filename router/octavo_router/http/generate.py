@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from octavo_api.errors import RequestError
 from octavo_router.answers.call import Call
+from octavo_router.answers.collected_choice import CollectedChoice
 from octavo_router.answers.concurrent_calls import open_generations
 from octavo_router.answers.gateway import GRACE_S, Gateway
 from octavo_router.answers.generation import Generation
@@ -22,7 +23,7 @@ from octavo_router.http.completions import ID_PREFIX as COMPLETION_ID_PREFIX
 from octavo_router.http.completions import CompletionWire, completion_calls
 from octavo_router.http.protocol import ChatBody, CompletionBody, GenerationBody
 from octavo_router.http.reply import Reply
-from octavo_router.http.wire import DONE, CollectedChoice, Wire, route_headers
+from octavo_router.http.wire import DONE, Wire, route_headers
 from octavo_text import ModelText
 
 logger = logging.getLogger(__name__)
@@ -56,14 +57,13 @@ class Generate:
         self._gateway = gateway
 
     async def __call__(
-        self, endpoint: Endpoint, scope: Scope, receive: Receive, reply: Reply, request_id: str, tenant: str
+        self, endpoint: Endpoint, headers: Headers, receive: Receive, reply: Reply, request_id: str, tenant: str
     ) -> None:
         """Answer the request. Raise ``ClientDisconnected``, or a ``RequestError`` if no answer has started.
 
         All other errors go to the client through the reply.
         """
         self._gateway.check_accepts()  # before the body is read
-        headers = Headers(scope=scope)
         async with self._gateway.time_limit():
             body = await read_body(receive, headers, self._gateway.settings.max_body_bytes)
         parsed = endpoint.body.parse(parse_object(body)).check_combinations()

@@ -6,35 +6,15 @@ An event is a constant head and tail with the escaped text between them. So no t
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from json.encoder import encode_basestring as quote
 from typing import Any, Protocol
 
-from octavo_api.v1.sampling_pb2 import PositionLogprobs
 from octavo_router.answers.choice_reader import Delta
+from octavo_router.answers.collected_choice import CollectedChoice
 from octavo_router.answers.generation import Generation
 from octavo_router.http.reply import Header, header
 
 DONE = "data: [DONE]\n\n"
-
-
-@dataclass(slots=True)
-class CollectedChoice:
-    """All deltas of one choice."""
-
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-    def add(self, delta: Delta) -> None:
-        if delta.restarted:
-            self.texts, self.token_ids, self.logprobs = [], [], []
-        self.texts.append(delta.text)
-        self.token_ids += delta.token_ids
-        self.logprobs += delta.logprobs
-        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
 
 
 class Wire(Protocol):

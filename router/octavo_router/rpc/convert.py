@@ -1,6 +1,6 @@
 """Conversion between messages of ``octavo.v1`` and the words that both front ends share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from octavo_api.errors import InvalidRequest
@@ -8,6 +8,7 @@ from octavo_api.sampling import SamplingParams
 from octavo_api.v1 import inference_pb2
 from octavo_router.answers.call import Call, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from octavo_router.answers.choice_reader import Delta
+from octavo_router.answers.collected_choice import CollectedChoice
 from octavo_router.answers.generation import Generation
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -58,30 +59,15 @@ def _prompt(request: inference_pb2.GenerateRequest) -> Prompt:
     return ChatPrompt(messages, chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True)
 
 
-def choice_message(delta: Delta) -> inference_pb2.Choice:
-    message = inference_pb2.Choice(
-        index=delta.choice, text=delta.text, token_ids=delta.token_ids, logprobs=delta.logprobs
-    )
-    if delta.finish_reason is not None:
-        message.finish_reason = delta.finish_reason.to_proto()
-    if isinstance(delta.stop_reason, str):
-        message.stop_string = delta.stop_reason
-    elif delta.stop_reason is not None:
-        message.stop_token_id = delta.stop_reason
+def choice_message(index: int, output: Delta | CollectedChoice) -> inference_pb2.Choice:
+    message = inference_pb2.Choice(index=index, text=output.text, token_ids=output.token_ids, logprobs=output.logprobs)
+    if output.finish_reason is not None:
+        message.finish_reason = output.finish_reason.to_proto()
+    if isinstance(output.stop_reason, str):
+        message.stop_string = output.stop_reason
+    elif output.stop_reason is not None:
+        message.stop_token_id = output.stop_reason
     return message
-
-
-def merge_deltas(deltas: Sequence[Delta]) -> Delta:
-    """Return the sum of all deltas of a choice as one delta."""
-    last = deltas[-1]
-    return Delta(
-        last.choice,
-        "".join(delta.text for delta in deltas),
-        [token for delta in deltas for token in delta.token_ids],
-        [position for delta in deltas for position in delta.logprobs],
-        last.finish_reason,
-        last.stop_reason,
-    )
 
 
 def usage_message(generation: Generation) -> inference_pb2.Usage:

@@ -12,12 +12,12 @@ import grpc
 from octavo_api.errors import RequestError
 from octavo_api.v1 import inference_pb2, inference_pb2_grpc
 from octavo_router.answers.call import Call
-from octavo_router.answers.choice_reader import Delta
+from octavo_router.answers.collected_choice import CollectedChoice
 from octavo_router.answers.gateway import Gateway
 from octavo_router.front.headers import bearer, request_id
 from octavo_router.front.keys import ApiKeys
 from octavo_router.metrics import Metrics
-from octavo_router.rpc.convert import call_of, choice_message, merge_deltas, route_message, usage_message
+from octavo_router.rpc.convert import call_of, choice_message, route_message, usage_message
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +41,16 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.GenerateResponse:
         async with self._answering("Generate", context):
             call = self._call(request, context, buffered=True)
-            deltas: list[list[Delta]] = [[] for _ in range(call.sampling.n)]
+            choices = [CollectedChoice() for _ in range(call.sampling.n)]
             async with self._gateway.time_limit(), await self._gateway.start_generation(call) as generation:
                 async for _, batch in generation:
                     for delta in batch:
-                        if delta.restarted:
-                            deltas[delta.choice].clear()
-                        deltas[delta.choice].append(delta)
+                        choices[delta.choice].add(delta)
             return inference_pb2.GenerateResponse(
                 id=call.request_id,
                 model=self._gateway.served_name,
                 created=int(time.time()),
-                choices=[choice_message(merge_deltas(choice)) for choice in deltas],
+                choices=[choice_message(index, choice) for index, choice in enumerate(choices)],
                 usage=usage_message(generation),
                 route=route_message(generation) if request.explain else None,
                 prompt_logprobs=generation.prompt_logprobs,
@@ -67,7 +65,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                     chunk = inference_pb2.GenerateChunk(
                         id=call.request_id,
                         model=self._gateway.served_name,
-                        choices=[choice_message(delta) for delta in batch],
+                        choices=[choice_message(delta.choice, delta) for delta in batch],
                         prompt_logprobs=generation.prompt_logprobs[sent:],
                     )
                     sent = len(generation.prompt_logprobs)
