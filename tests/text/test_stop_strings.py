@@ -145,5 +145,5 @@ def test_limits(stops, says) -> None:
 
 
 def test_allowed_stops_pass() -> None:
-    assert check_stops(["x" * MAX_STOP_CHARS] * MAX_STOPS) == ("x" * MAX_STOP_CHARS,) * MAX_STOPS
-    assert check_stops([]) == ()
+    check_stops(["x" * MAX_STOP_CHARS] * MAX_STOPS)
+    check_stops([])

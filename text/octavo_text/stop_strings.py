@@ -10,14 +10,13 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 
 
-def check_stops(stops: Sequence[str], *, param: str = "stop") -> tuple[str, ...]:
-    """Return the stop strings of a request. Raise ``InvalidRequest`` that names ``param``."""
+def check_stops(stops: Sequence[str]) -> None:
+    """Check the stop strings of a request. Raise ``InvalidRequest``."""
     if len(stops) > MAX_STOPS:
-        raise InvalidRequest.field(param, len(stops), f"at most {MAX_STOPS} strings")
+        raise InvalidRequest.field("stop", len(stops), f"at most {MAX_STOPS} strings")
     for stop in stops:
         if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARS:
-            raise InvalidRequest.field(param, stop, f"strings of 1 to {MAX_STOP_CHARS} characters")
-    return tuple(stops)
+            raise InvalidRequest.field("stop", stop, f"strings of 1 to {MAX_STOP_CHARS} characters")
 
 
 class StopStrings:
