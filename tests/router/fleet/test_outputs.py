@@ -120,3 +120,15 @@ async def test_an_unknown_kind_of_error_is_an_engine_failure(fleet):
     a.refuse("Meltdown", "it burnt")
     with pytest.raises(EngineFailure, match="it burnt"):
         await fleet.ask()
+
+
+async def test_a_request_with_output_counts_only_in_the_replicas_report(fleet):
+    (a,) = await fleet.start("a")
+    a.answer = one_token
+    stream = await fleet.pool.open(fleet.request())
+    load = fleet.pool.members["a"].load
+    assert (load.num_reservations, load.num_unreported) == (1, 1)
+    await anext(stream)
+    assert (load.num_reservations, load.num_unreported) == (1, 0)
+    await stream.aclose()
+    assert fleet.at_rest()
