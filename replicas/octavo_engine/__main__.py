@@ -30,7 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         secret = read_secret(options.secret_file) if options.secret_file else ""
         settings = EngineSettings.read(read_assignments(options.set), where="--set")
         loaded = _load(options, settings)
-        freeze_gc_heap()
         return asyncio.run(_serve(loaded, options, secret))
     except StartupError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -101,6 +100,7 @@ async def _serve(loaded: Loaded, options: argparse.Namespace, secret: str) -> in
     server = await EngineServer.start(
         loaded, replica=options.replica, host=options.host, port=options.port, secret=secret
     )
+    freeze_gc_heap()
     drain, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     # A second SIGTERM does not wait for the first.

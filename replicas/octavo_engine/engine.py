@@ -121,7 +121,7 @@ class Engine:
 
     def abort(self, request_id: Hashable, choice: int | None = None) -> None:
         """End a request, or one choice of it; ignore one that has ended or never existed."""
-        self._commands.put(partial(self._core.abort, request_id, choice))
+        self._commands.put(lambda: self._core.abort(request_id, self.clock(), choice))
 
     def request_snapshot(self, requester: Hashable) -> None:
         """Request all cached blocks in outputs that name ``requester``."""
@@ -244,8 +244,8 @@ def _failure_at_request(error: Exception) -> EngineFailure:
 def freeze_gc_heap() -> None:
     """Exclude the objects of start-up from garbage collection, and make collections rarer.
 
-    The serving process calls it once, when the model is loaded. A full collection over millions of permanent objects
-    would pause every stream.
+    The serving process calls it once, after the engine has started: its blocks are permanent too. A full collection
+    over millions of permanent objects would pause every stream.
     """
     gc.collect()
     gc.freeze()

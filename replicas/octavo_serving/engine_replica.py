@@ -57,9 +57,9 @@ class EngineReplica:
         self._computed = 0
         self._host = "127.0.0.1" if args.bind is Bind.LOOPBACK else ray_adapter.own_address()
         loaded = await asyncio.to_thread(self.load, args)
-        freeze_gc_heap()
         secret = await asyncio.to_thread(engine_secret, ray_adapter.application_name())
         self._server = await EngineServer.start(loaded, replica=self._replica, host=self._host, secret=secret)
+        freeze_gc_heap()
         logger.info("engine %s listens on %s:%d", self._replica, self._host, self._server.port)
 
     def load(self, args: ApplicationArgs) -> "LoadedEngine":

@@ -29,6 +29,7 @@ def build_request(
         stop=StopRule.of(sampling, config.eos_token_ids),
         arrival=arrival,
         arrived_at=now,
+        deadline=new.deadline,
         root=root,
         next_prompt_logprob=prompt_len if sampling.prompt_logprobs is None else 1,
     )

@@ -71,11 +71,11 @@ class EngineCore:
     def add_request(self, new: NewRequest, now: float) -> None:
         """Queue a request.
 
-        Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded``. Raises ``QueueFull`` if the
-        maximum number of requests waits; requests that a free row can take do not count.
+        Raises ``QueueFull`` if the maximum number of requests waits, before any other work; requests that the next
+        step can start do not count. Raises ``InvalidRequest``, ``ContextLengthExceeded`` or ``CacheCapacityExceeded``.
         """
         self._lifecycle.now = now
-        scheduler, limit = self._scheduler, self.config.max_num_queued_reqs
+        self._check_queue()
         if new.request_id in self._lifecycle.requests:
             raise InvalidRequest.field("request_id", new.request_id, "an id that is not in use")
         request = build_request(
@@ -86,16 +86,12 @@ class EngineCore:
             drawn_seed=self._seeds.getrandbits(64),
             now=now,
         )
-        if scheduler.num_queued_requests >= limit + scheduler.rows.num_free:
-            raise QueueFull(
-                f"requests waiting: {scheduler.num_queued_requests}, allowed: {limit} (max_num_queued_reqs)",
-                retry_after_s=min(max(self._lifecycle.seconds_per_end, _RETRY_AFTER_S[0]), _RETRY_AFTER_S[1]),
-            )
         self._arrivals += 1
-        self._lifecycle.begin(request, new.deadline)
+        self._lifecycle.begin(request)
 
-    def abort(self, request_id: abc.Hashable, choice: int | None = None) -> None:
-        """End a request, or one choice of it, now. Ended and unknown ones stay as they are."""
+    def abort(self, request_id: abc.Hashable, now: float, choice: int | None = None) -> None:
+        """End a request, or one choice of it. Ended and unknown ones stay as they are."""
+        self._lifecycle.now = now
         request = self._lifecycle.requests.get(request_id)
         if request is None:
             return
@@ -215,6 +211,14 @@ class EngineCore:
     def check_integrity(self) -> None:
         """Recompute all derived state from its sources; raise ``AssertionError`` at a difference."""
         integrity.check(self._scheduler, self._kv, self._steps, self._log.digest, self._lifecycle.requests.values())
+
+    def _check_queue(self) -> None:
+        waiting, limit = self._scheduler.num_queued_requests, self.config.max_num_queued_reqs
+        if waiting >= limit and waiting >= limit + self._scheduler.num_startable:
+            raise QueueFull(
+                f"requests waiting: {waiting}, allowed: {limit} (max_num_queued_reqs)",
+                retry_after_s=min(max(self._lifecycle.seconds_per_end, _RETRY_AFTER_S[0]), _RETRY_AFTER_S[1]),
+            )
 
     def _retire(self, step: ScheduledStep) -> None:
         """End a step's hold on blocks, before any sequence releases the blocks before them."""

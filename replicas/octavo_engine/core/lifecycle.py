@@ -1,13 +1,13 @@
 """The lifecycle of requests: their choices gain tokens, fork and end, and outputs report it."""
 
 from collections import abc
-from heapq import heappop, heappush
 
 from octavo_api.errors import DeadlineExceeded, RequestError
 from octavo_api.finish_reason import FinishReason
 from octavo_engine.core.plan import Logprobs, Sampled
 from octavo_engine.core.request import RequestOutput
 from octavo_engine.core.scheduling.scheduler import Scheduler
+from octavo_engine.core.state.removable_heap import RemovableHeap
 from octavo_engine.core.state.sequence import Request, Sequence
 from octavo_engine.core.state.stopping import Finish
 
@@ -29,13 +29,16 @@ class Lifecycle:
         self.seconds_per_end = 0.0
         """Smoothed seconds between ends of requests, which each free a place in the queue."""
         self._scheduler = scheduler
-        self._deadlines: list[tuple[float, int, abc.Hashable]] = []
+        self._deadlines: RemovableHeap[tuple[float, int]] = RemovableHeap()
+        """Deadline and arrival of each request that has a deadline."""
+        self._by_arrival: dict[int, Request] = {}
         self._last_end: float | None = None
 
-    def begin(self, request: Request, deadline: float | None) -> None:
+    def begin(self, request: Request) -> None:
         self.requests[request.id] = request
-        if deadline is not None:
-            heappush(self._deadlines, (deadline, request.arrival, request.id))
+        if request.deadline is not None:
+            self._deadlines.push((request.deadline, request.arrival))
+            self._by_arrival[request.arrival] = request
         self._scheduler.enqueue(request.leader)
 
     def append(self, seq: Sequence, sampled: Sampled) -> None:
@@ -105,13 +108,12 @@ class Lifecycle:
 
     def expire(self) -> None:
         """End the requests whose deadline has passed."""
-        while self._deadlines and self._deadlines[0][0] <= self.now:
-            deadline, arrival, request_id = heappop(self._deadlines)
-            request = self.requests.get(request_id)
-            if request is not None and request.arrival == arrival:
-                state = "queued" if request.admitted_at is None else "running"
-                allowed = deadline - request.arrived_at
-                self.fail(request, DeadlineExceeded(f"deadline: {allowed:.3g} s after arrival, passed while {state}"))
+        while (first := self._deadlines.first()) is not None and first[0] <= self.now:
+            deadline, arrival = first
+            request = self._by_arrival[arrival]
+            state = "queued" if request.admitted_at is None else "running"
+            allowed = deadline - request.arrived_at
+            self.fail(request, DeadlineExceeded(f"deadline: {allowed:.3g} s after arrival, passed while {state}"))
 
     def take_outputs(self) -> list[RequestOutput]:
         outputs, self.outputs = self.outputs, []
@@ -122,7 +124,12 @@ class Lifecycle:
             self._scheduler.remove(leader)
 
     def _forget(self, request: Request) -> None:
+        """Drop every reference to the request, so that its memory is free at once and not at the next collection."""
         del self.requests[request.id]
+        if request.deadline is not None:
+            del self._by_arrival[request.arrival]
+            self._deadlines.discard((request.deadline, request.arrival))
+        request.release_leader()
         if self._last_end is not None:
             self.seconds_per_end += _SMOOTHING * (self.now - self._last_end - self.seconds_per_end)
         self._last_end = self.now

@@ -57,6 +57,9 @@ class Session:
             self.core.add_request(new, self.now)
         return self
 
+    def abort(self, request_id, choice=None):
+        self.core.abort(request_id, self.now, choice)
+
     def schedule(self):
         """Makes one plan and puts it in flight; returns it."""
         plan = self.core.schedule(self.now)

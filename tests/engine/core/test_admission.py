@@ -11,6 +11,8 @@ from octavo_api.errors import (
     QueueFull,
 )
 from octavo_api.finish_reason import FinishReason
+from octavo_api.sampling import SamplingParams
+from octavo_engine.core.request import NewRequest
 from octavo_testing.engine.core_requests import create_core, create_requests, new_request, random_prompt
 from octavo_testing.engine.core_session import Session, assert_expected, run_to_completion
 from octavo_testing.engine.fake_runner import expected_output
@@ -127,9 +129,26 @@ def test_a_queue_limit_of_zero_accepts_requests_for_free_rows():
     session.run().assert_idle()
 
 
+def test_free_rows_do_not_count_while_the_next_request_lacks_blocks():
+    core = create_core(num_blocks=8, max_num_seqs=128, max_num_batched_tokens=256, max_num_queued_reqs=3)
+    session = Session(core).add(new_request("holds the cache", random_prompt(28), max_tokens=4))
+    session.turn()
+    with pytest.raises(QueueFull):
+        session.add(*create_requests(100, length=20, max_tokens=4))
+    assert core.load().num_requests_waiting == 3
+    session.run().assert_idle()
+
+
+def test_a_full_queue_refuses_a_request_without_reading_it():
+    session = Session(create_core(max_num_seqs=1, max_num_queued_reqs=0)).add(*create_requests(1))
+    with pytest.raises(QueueFull):
+        session.add(NewRequest("r", None, None, SamplingParams()))
+    session.run().assert_idle()
+
+
 def test_aborted_requests_leave_the_queue_count():
     session = Session(create_core(max_num_seqs=1, max_num_queued_reqs=1)).add(*create_requests(2))
-    session.core.abort(1)
+    session.abort(1)
     session.add(*create_requests(1, first_id=2)).run().assert_idle()
 
 

@@ -9,6 +9,7 @@ from octavo_engine.core.plan import StepOutput
 from octavo_engine.core.state.stopping import Finish, StopRule
 from octavo_testing.engine.core_requests import create_core, create_requests, new_request, random_prompt
 from octavo_testing.engine.core_session import Session, assert_expected, run_to_completion
+from octavo_testing.engine.core_states import STATES, bring_to
 from octavo_testing.engine.fake_runner import expected_output
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -63,33 +64,6 @@ def test_logprobs_come_with_their_tokens():
         assert [entry.token_id for entry in output.logprobs] == list(output.token_ids)
 
 
-STATES = ["waiting", "mid-chunk", "running", "preempted", "in flight", "forking"]
-
-
-def bring_to(session, state, request_id):
-    """Leaves the request in ``state``."""
-    core = session.core
-    if state == "waiting":
-        return
-    if state == "forking":
-        while not any(work.choices for plan, _ in session.plans for work in plan.work):
-            if session.plans:
-                session.commit()
-                session.collect()
-            session.schedule()
-        return
-    turns = {"mid-chunk": 1, "running": 6, "preempted": 6, "in flight": 6}[state]
-    for _ in range(turns):
-        session.turn()
-    if state == "preempted":
-        while session.force_preemption():
-            pass
-        assert core.load().num_requests_waiting > 0
-    if state == "in flight":
-        while len(session.plans) < session.depth:
-            session.schedule()
-
-
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("state", STATES)
@@ -98,10 +72,10 @@ def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(how, state, n,
     core = create_core(steps_in_flight=steps_in_flight, long_prefill_token_threshold=4)
     new = new_request("r", random_prompt(17), n=n, max_tokens=30, deadline=100.0)
     session = Session(core).add(new)
-    bring_to(session, state, "r")
+    bring_to(session, state)
     if how == "abort":
-        core.abort("r")
-        core.abort("r")
+        session.abort("r")
+        session.abort("r")
     else:
         session.now = 100.0
     other = new_request("other", random_prompt(9, 8))
@@ -112,8 +86,8 @@ def test_aborted_or_late_in_any_state_ends_once_and_leaks_nothing(how, state, n,
         assert end.finish_reason is (FinishReason.ABORT if how == "abort" else FinishReason.ERROR)
         assert how == "abort" or isinstance(end.error, DeadlineExceeded)
     assert len(session.timings("r")) == 1
-    core.abort("r")
-    core.abort("never heard of", 3)
+    session.abort("r")
+    session.abort("never heard of", 3)
     assert core.take_outputs() == []
 
 
@@ -139,7 +113,7 @@ def test_ids_that_are_prefixes_of_each_other_are_different_requests():
     requests = [new_request(i, random_prompt(5, 1)) for i in ("1", "10", "1_0", "0_1", 1)]
     session = Session(create_core()).add(*requests)
     session.turn()
-    session.core.abort("1")
+    session.abort("1")
     session.run().assert_idle()
     assert session.finished["1", 0].finish_reason is FinishReason.ABORT
     assert_expected(session, requests[1:])
@@ -150,7 +124,7 @@ def test_abort_with_the_last_token_in_flight_gives_one_end(steps_in_flight):
     session = Session(create_core(steps_in_flight=steps_in_flight))
     session.add(new_request("r", random_prompt(5), max_tokens=1))
     session.schedule()
-    session.core.abort("r")
+    session.abort("r")
     session.commit()
     session.collect()
     session.assert_idle()

@@ -59,8 +59,8 @@ def test_one_choice_aborted_stalls_none_of_the_others(choice, turns, steps_in_fl
         session.turn()
     while len(session.plans) < steps_in_flight:
         session.schedule()
-    core.abort("r", choice)
-    core.abort("r", choice)
+    session.abort("r", choice)
+    session.abort("r", choice)
     session.run().assert_idle()
     for other in range(4):
         expected = expected_output(new, other)

@@ -70,7 +70,7 @@ def test_everything_ends_once_with_the_right_tokens_and_nothing_leaks(seed, step
             choice = rng.choice([None, *range(victim.sampling.n)])
             choices = range(victim.sampling.n) if choice is None else [choice]
             cancelled.update((victim.request_id, c) for c in choices)
-            core.abort(victim.request_id, choice)
+            session.abort(victim.request_id, choice)
             core.check_integrity()
         if rng.random() < 0.02 and session.force_preemption(rng.randrange(ROWS)):
             stalled = 0  # the first one may have lost its work, which the scheduler itself never lets happen

@@ -55,7 +55,7 @@ def test_nothing_is_published_before_it_is_written():
     assert core.num_cached_blocks == 0
     session.commit()
     assert core.snapshot() == hashes_of(tokens[:8])
-    core.abort("writer")
+    session.abort("writer")
     session.commit()
     assert core.snapshot() == hashes_of(tokens[:8]), "the writer was gone when its second chunk came back"
     reader = new_request("reader", tokens)

@@ -65,7 +65,7 @@ def test_steps_in_flight_give_the_tokens_of_single_steps(seed):
             if rng.random() < 0.3:
                 session.force_preemption(rng.randrange(1, 8))
             if rng.random() < 0.1:
-                core.abort(rng.randrange(12), rng.randrange(2))
+                session.abort(rng.randrange(12), rng.randrange(2))
         session.assert_idle()
         for new in requests:
             for choice in range(2):

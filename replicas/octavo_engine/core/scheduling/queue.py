@@ -1,11 +1,11 @@
 """The queue of waiting sequences, and its order."""
 
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Protocol
 
 from octavo_api.settings import SchedulingPolicy
+from octavo_engine.core.state.removable_heap import RemovableHeap
 from octavo_engine.core.state.sequence import OrderKey, Sequence
 
 
@@ -37,49 +37,43 @@ ORDER_POLICIES: dict[SchedulingPolicy, OrderPolicy] = {
 
 
 class WaitingQueue:
-    """Sequences by their key. Keys never change, so a preempted sequence comes back before all later arrivals.
-
-    Removal only marks a sequence. The queue drops marked sequences when they come first, or when they outnumber the
-    rest.
-    """
+    """Sequences by their key. Keys never change, so a preempted sequence comes back before all later arrivals."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[OrderKey, Sequence]] = []
-        self._uncached: dict[Sequence, int] = {}
+        self._order: RemovableHeap[OrderKey] = RemovableHeap()
+        self._waiting: dict[OrderKey, tuple[Sequence, int]] = {}
+        """Each sequence with its uncached tokens, the oldest check first."""
         self.uncached_tokens = 0
         """Tokens of all waiting sequences that the prefix cache did not hold at the last check."""
 
     def __len__(self) -> int:
-        return len(self._uncached)
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._uncached)
+        return (seq for seq, _ in self._waiting.values())
 
     def __contains__(self, seq: Sequence) -> bool:
-        return seq in self._uncached
+        return seq.key in self._waiting
 
     def push(self, seq: Sequence, uncached_tokens: int) -> None:
-        heappush(self._heap, (seq.key, seq))
-        self._uncached[seq] = uncached_tokens
+        self._order.push(seq.key)
+        self._waiting[seq.key] = seq, uncached_tokens
         self.uncached_tokens += uncached_tokens
 
     def peek(self) -> Sequence | None:
         """Return the next sequence, which stays in the queue."""
-        heap, waiting = self._heap, self._uncached
-        while heap and heap[0][1] not in waiting:
-            heappop(heap)
-        return heap[0][1] if heap else None
+        key = self._order.first()
+        return None if key is None else self._waiting[key][0]
 
     def discard(self, seq: Sequence) -> None:
         """Remove ``seq`` if it waits."""
-        self.uncached_tokens -= self._uncached.pop(seq, 0)
-        if len(self._heap) > 2 * len(self._uncached) + 16:
-            self._heap = [(seq.key, seq) for seq in self._uncached]
-            heapify(self._heap)
+        if (removed := self._waiting.pop(seq.key, None)) is not None:
+            self.uncached_tokens -= removed[1]
+            self._order.discard(seq.key)
 
     def refresh(self, limit: int, uncached_tokens: Callable[[Sequence], int]) -> None:
         """Check again the ``limit`` sequences whose last check is the longest ago."""
-        for seq in list(islice(self._uncached, limit)):
-            self.uncached_tokens -= self._uncached.pop(seq)
-            self._uncached[seq] = uncached_tokens(seq)
-            self.uncached_tokens += self._uncached[seq]
+        for key in list(islice(self._waiting, limit)):
+            seq, previous = self._waiting.pop(key)
+            self._waiting[key] = seq, uncached_tokens(seq)
+            self.uncached_tokens += self._waiting[key][1] - previous

@@ -60,6 +60,14 @@ class Scheduler:
         missing = (seq.num_tokens - seq.num_computed_tokens for seq in self._prefilling if seq.row is not None)
         return sum(count for count in missing if count > 1)
 
+    @property
+    def num_startable(self) -> int:
+        """Number of waiting sequences that free rows can take: none while the next one lacks blocks."""
+        head = self.waiting.peek()
+        if head is not None and not self.kv.fits(head, self.kv.find_hit(head)):
+            return 0
+        return self.rows.num_free
+
     def schedule(self, now: float) -> StepPlan | None:
         """Plan a step: decodes, then unfinished prompts, then waiting sequences.
 

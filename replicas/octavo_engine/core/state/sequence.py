@@ -28,7 +28,7 @@ class Sequence:
     work that was planned under another epoch is stale.
     """
 
-    request: "Request"
+    request: "Request" = field(repr=False)
     choice: int
     key: OrderKey
     tokens: list[int]
@@ -80,8 +80,9 @@ class Request:
     stop: StopRule
     arrival: int
     arrived_at: float
+    deadline: float | None
     root: BlockHash
-    leader: Sequence = field(init=False)
+    leader: Sequence = field(init=False, repr=False)
     sequences: dict[int, Sequence] = field(default_factory=dict)
     """Sequences by choice; a choice that is neither here nor pending_forks has ended."""
     unreported_cached_tokens: int | None = 0
@@ -91,6 +92,10 @@ class Request:
     admitted_at: float | None = None
     first_token_at: float | None = None
     num_preemptions: int = 0
+
+    def release_leader(self) -> None:
+        """Forget the leader, which refers to the request. A cycle would keep both until a collection."""
+        del self.leader
 
     @property
     def live_choices(self) -> tuple[int, ...]:
