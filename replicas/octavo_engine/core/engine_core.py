@@ -114,7 +114,7 @@ class EngineCore:
         """Apply the output of the oldest plan in flight; raise ``ValueError`` if it does not match that plan.
 
         Work for sequences that were preempted or have ended since the plan was made is stale, and is dropped. A row
-        that failed alone ends its request with ``EngineFailure``.
+        that failed alone ends its request with ``EngineFailure``, and its blocks leave the prefix cache.
         """
         lifecycle = self._lifecycle
         lifecycle.now = now
@@ -127,6 +127,7 @@ class EngineCore:
         for row, message in output.failed.items():
             seq, epoch = by_row[row]
             if seq.epoch == epoch:
+                self._kv.unpublish(seq)
                 lifecycle.fail(seq.request, EngineFailure(message))
         self._commit_written(step, output)
         for sampled in output.sampled:

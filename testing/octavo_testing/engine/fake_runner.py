@@ -60,10 +60,16 @@ class Row:
         self.digests.append(prefix_digest(self.digests[-1] if self.digests else 0, token))
 
 
+POISON = "poison"
+"""Content of a slot that was written by a fault."""
+
+
 class FakeRunner:
     """Holds for each slot of each block the digest of the prefix whose last token's KV is there.
 
-    Reading a slot that was never written, written for another prefix or overwritten since is an error.
+    Reading a slot that was never written, written for another prefix or overwritten since is an error. A row in
+    ``poisoned_rows`` writes ``POISON``, as a processor's fault would. It spreads to every row that reads it, and only
+    a row that samples shows it.
     """
 
     def __init__(self, block_size):
@@ -75,6 +81,7 @@ class FakeRunner:
         self.num_computed = 0
         self.lenient = False
         self.broken_rows = set()
+        self.poisoned_rows = set()
 
     def execute(self, plan):
         for row in plan.leaves:
@@ -90,6 +97,7 @@ class FakeRunner:
         for join in plan.joins:
             assert self.lenient or join.row not in self.rows, f"row {join.row} is taken"
             self.broken_rows.discard(join.row)
+            self.poisoned_rows.discard(join.row)
             assert join.sampling.seed is not None
             assert join.sampling.max_tokens is not None
             row = Row([], join.prompt_len, list(join.block_ids), join.sampling, join.choice)
@@ -97,17 +105,17 @@ class FakeRunner:
                 row.append(token)
             self.rows[join.row] = row
         assert len({work.row for work in plan.work}) == len(plan.work)
-        sampled, prompt_logprobs = [], {}
+        sampled, prompt_logprobs, failed = [], {}, {}
         for work in plan.work:
             if work.row in self.broken_rows:  # planned before its last step failed: whatever comes out is stale
                 sampled.extend(Sampled(work.row, choice, -1) for choice in work.choices)
                 prompt_logprobs[work.row] = ()
             else:
-                sampled.extend(self._compute(work, prompt_logprobs))
+                sampled.extend(self._compute(work, prompt_logprobs, failed))
         random.Random(plan.step_id).shuffle(sampled)
-        return StepOutput(plan.step_id, tuple(sampled), prompt_logprobs)
+        return StepOutput(plan.step_id, tuple(sampled), prompt_logprobs, failed)
 
-    def _compute(self, work, prompt_logprobs):
+    def _compute(self, work, prompt_logprobs, failed):
         row = self.rows[work.row]
         row.blocks.extend(work.new_block_ids)
         assert len(set(row.blocks)) == len(row.blocks), "a block is twice in one table"
@@ -116,12 +124,13 @@ class FakeRunner:
         assert row.computed in (None, start), f"row {work.row} continues at {start}, was at {row.computed}"
         assert end <= len(row.tokens), "a token is computed before it is known"
         assert end <= len(row.blocks) * self.block_size, "no block for a position"
+        poisoned = work.row in self.poisoned_rows
         for position in range(start):
-            assert self.slots.get(self._slot(row, position)) == row.digests[position], (
-                f"row {work.row} reads a wrong slot at position {position}"
-            )
+            found = self.slots.get(self._slot(row, position))
+            poisoned |= found is POISON
+            assert found in (POISON, row.digests[position]), f"row {work.row} reads a wrong slot at position {position}"
         for position in range(start, end):
-            self.slots[self._slot(row, position)] = row.digests[position]
+            self.slots[self._slot(row, position)] = POISON if poisoned else row.digests[position]
             self.prefixes[row.digests[position]] = tuple(row.tokens[: position + 1])
         row.computed = end
         self.num_computed += work.count
@@ -131,6 +140,10 @@ class FakeRunner:
             prompt_logprobs[work.row] = tuple(Logprobs(row.tokens[p], -float(p)) for p in positions)
         if work.choices:
             assert end == len(row.tokens), "sampling before the last token is computed"
+            if poisoned:
+                failed[work.row] = "not finite"
+                self.broken_rows.add(work.row)
+                return []
         last, num_output = row.digests[end - 1], end - row.prompt_len
         sampled = []
         for choice in work.choices:

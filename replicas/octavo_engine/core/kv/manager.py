@@ -1,10 +1,13 @@
 """The blocks of a sequence: found, allocated, shared, named and released."""
 
+from collections.abc import Iterable
+
 from octavo_api.blocks import next_hash
 from octavo_engine.core.kv.block_pool import BlockPool
 from octavo_engine.core.kv.events import EventLog
 from octavo_engine.core.kv.prefix_cache import PrefixCache
 from octavo_engine.core.plan import BlockCopy
+from octavo_engine.core.state.block import Block
 from octavo_engine.core.state.sequence import Sequence
 from octavo_engine.core.state.steps import ScheduledStep, StepsInFlight
 
@@ -97,8 +100,13 @@ class KVCacheManager:
         fork.cache_generation = leader.cache_generation
 
     def publish(self, seq: Sequence, num_written: int) -> None:
-        """Name the full blocks among the first ``num_written`` positions, which are written."""
+        """Name the full blocks among the first ``num_written`` positions, which are written.
+
+        A sequence whose named blocks were forgotten names no more: the held part of a chain is a prefix.
+        """
         if not self._enabled or seq.cache_generation != self.cache.generation:
+            return
+        if seq.num_published and seq.blocks[seq.num_published - 1].node is None:
             return
         full = num_written // self.block_size
         self._extend_hashes(seq, full)
@@ -108,6 +116,15 @@ class KVCacheManager:
             if unnamed is not None:
                 self.pool.move_to_front(unnamed)
         seq.num_published = max(full, seq.num_published)
+
+    def unpublish(self, seq: Sequence) -> None:
+        """Forget the named blocks of a sequence that failed, and all names behind them.
+
+        The KV that it read may be as bad as the KV that it wrote, whichever sequence computed it.
+        """
+        node = seq.blocks[0].node if seq.num_published else None
+        if node is not None:
+            self._move_unused_to_front(self.cache.forget(node))
 
     def release(self, seq: Sequence) -> None:
         """Take all blocks from ``seq``, now or when the last plan that touches them is committed."""
@@ -129,7 +146,10 @@ class KVCacheManager:
 
     def reset_prefix_cache(self) -> None:
         """Forget every prefix. Running sequences keep their blocks, which are not named again."""
-        for block in self.cache.clear():
+        self._move_unused_to_front(self.cache.clear())
+
+    def _move_unused_to_front(self, unnamed: Iterable[Block]) -> None:
+        for block in unnamed:
             if block.ref_count == 0:
                 self.pool.move_to_front(block)
 

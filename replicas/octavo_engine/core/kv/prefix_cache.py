@@ -68,6 +68,24 @@ class PrefixCache:
         self.num_evicted += 1
         self._log.removed(node.hash)
 
+    def forget(self, root: CacheNode) -> list[Block]:
+        """Forget ``root`` and all names behind it, children before parents, and return their blocks.
+
+        It looks at every held hash. Sequences that hold one of the blocks may not add names any more.
+        """
+        doomed = {root: None}
+        for node in self.nodes.values():  # parents before children
+            if node.parent in doomed:
+                doomed[node] = None
+        for node in reversed(doomed):
+            del self.nodes[node.hash]
+            if node.parent is not None:
+                node.parent.children -= 1
+            for block in node.blocks:
+                block.node = None
+            self._log.removed(node.hash)
+        return [block for node in doomed for block in node.blocks]
+
     def clear(self) -> list[Block]:
         """Forget all names and return the blocks.
 
