@@ -72,7 +72,6 @@ class Engine:
         core: EngineCore,
         runner: Runner,
         *,
-        steps_in_flight: int = 1,
         on_outputs: Callable[[EngineOutputs], None],
         on_failure: Callable[[Exception], None],
         clock: Callable[[], float] = time.monotonic,
@@ -80,7 +79,6 @@ class Engine:
         self.clock = clock
         self._core = core
         self._runner = runner
-        self._steps_in_flight = steps_in_flight
         self._on_outputs = on_outputs
         self._on_failure = on_failure
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -180,7 +178,7 @@ class Engine:
     def _step(self) -> bool:
         """Plan as many steps as may be in flight and execute the oldest; return True if there was one."""
         now = self._turned_at = self.clock()
-        while len(self._plans) < self._steps_in_flight:
+        while len(self._plans) < self._core.config.steps_in_flight:
             plan = self._core.schedule(now)
             if plan is None:
                 break

@@ -70,7 +70,6 @@ class EngineServer:
         self._engine = Engine(
             EngineCore(config),
             loaded.runner,
-            steps_in_flight=config.steps_in_flight,
             on_outputs=lambda step: _call(loop, self._on_outputs, step),
             on_failure=lambda error: _call(loop, self._on_failure, error),
         )
