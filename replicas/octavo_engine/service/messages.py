@@ -1,7 +1,7 @@
 """Conversion of the core's data to messages of ``octavo.v1``."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,35 @@ if TYPE_CHECKING:
 
 _CORE_LOAD = tuple(f.name for f in fields(CoreLoad) if f.name in replica_pb2.Load.DESCRIPTOR.fields_by_name)
 _MEASUREMENTS = tuple(f.name for f in fields(Measurements))
+
+
+_TOKEN_BYTES = 8
+"""Maximum bytes of a token id, of any number that may occur."""
+
+_LOGPROB_BYTES = 24
+"""Maximum bytes of a token id with its log probability and the headers around them."""
+
+_PART_POSITIONS = 8192
+"""Maximum positions of a prompt with log probabilities in one part of an output."""
+
+
+def size_bound(output: RequestOutput) -> int:
+    """Return an upper bound of the bytes that ``add_to_output`` adds, without the text of an error."""
+    size = _TOKEN_BYTES * len(output.token_ids) + 128
+    if output.logprobs:
+        size += sum([_LOGPROB_BYTES * (2 + len(item.top)) for item in output.logprobs])
+    if output.prompt_logprobs:
+        size += sum([_LOGPROB_BYTES * (2 + len(item.top)) for item in output.prompt_logprobs])
+    return size
+
+
+def in_parts(output: RequestOutput) -> Iterator[RequestOutput]:
+    """Yield an output in parts that fit a message. Only a long prompt with log probabilities needs more than one."""
+    positions = output.prompt_logprobs
+    while len(positions) > _PART_POSITIONS:
+        yield RequestOutput(output.request_id, output.choice, (), prompt_logprobs=positions[:_PART_POSITIONS])
+        positions = positions[_PART_POSITIONS:]
+    yield output if positions is output.prompt_logprobs else replace(output, prompt_logprobs=positions)
 
 
 def add_to_output(message: replica_pb2.Output, output: RequestOutput) -> None:

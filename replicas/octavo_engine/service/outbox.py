@@ -1,8 +1,9 @@
 """Messages that wait for one gateway: bounded, whatever the gateway does.
 
 While a message is on its way, the outbox gathers everything that follows into the next one. It joins tokens of one
-choice and never drops them. It keeps only the newest load and digest. It drops block events beyond a bound. The next
-message then reports the loss, the gateway requests a snapshot, and its state is correct again from there.
+choice and never drops them, so what it gathers may take several messages. It keeps only the newest load and digest. It
+drops block events beyond a bound. The next message then reports the loss, the gateway requests a snapshot, and its
+state is correct again from there.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 
 from octavo_api.v1 import replica_pb2
 from octavo_engine.core.request import RequestOutput
-from octavo_engine.service.messages import add_to_output
+from octavo_engine.service.messages import add_to_output, in_parts, size_bound
 
 MAX_PENDING_HASHES = 65_536
+MAX_OUTPUT_BYTES = 16 * 2**20
+"""Bytes of outputs from which the next output begins a new message, far below ``MAX_MESSAGE_BYTES``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,23 @@ class CacheState:
 class Outbox:
     """Messages to send on one stream, in the order that is correct there: snapshot, then step."""
 
-    def __init__(self, epoch: int, state: CacheState, *, max_pending_hashes: int = MAX_PENDING_HASHES) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        state: CacheState,
+        *,
+        max_pending_hashes: int = MAX_PENDING_HASHES,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> None:
         self._epoch = epoch
+        self._max_output_bytes = max_output_bytes
         self._max_pending_hashes = max_pending_hashes
         self._state = state
         self._seq = 0
-        self._message = replica_pb2.ReplicaMessage()
+        self._messages = [replica_pb2.ReplicaMessage()]
         self._outputs: dict[tuple[int, int], replica_pb2.Output] = {}
+        """Outputs of the last message, by request and choice."""
+        self._output_bytes = 0
         self._events: list[replica_pb2.CacheEvent] = []
         self._pending_hashes = 0
         self._events_lost = False
@@ -45,12 +58,18 @@ class Outbox:
         return bool(self._outputs)
 
     def add_output(self, request_id: int, output: RequestOutput) -> None:
+        """Append an output. Gateways receive the outputs of a choice in order."""
         key = (request_id, output.choice)
-        message = self._outputs.get(key)
-        if message is None:
-            message = self._message.step.outputs.add(id=request_id, choice=output.choice)
-            self._outputs[key] = message
-        add_to_output(message, output)
+        for part in in_parts(output):
+            if self._output_bytes > self._max_output_bytes:
+                self._messages.append(replica_pb2.ReplicaMessage())
+                self._outputs, self._output_bytes = {}, 0
+            message = self._outputs.get(key)
+            if message is None:
+                message = self._messages[-1].step.outputs.add(id=request_id, choice=output.choice)
+                self._outputs[key] = message
+            add_to_output(message, part)
+            self._output_bytes += size_bound(part)
 
     def add_events(self, events: Sequence[replica_pb2.CacheEvent], num_hashes: int) -> None:
         """Keep ``events``, which name ``num_hashes`` blocks, or drop them and all that wait.
@@ -77,27 +96,28 @@ class Outbox:
         self._snapshot = replica_pb2.Snapshot(epoch=self._epoch, hashes=hashes, digest=self._state.digest)
 
     def take(self) -> list[replica_pb2.ReplicaMessage]:
-        """Return the messages to send now, and start with an empty message."""
-        messages = []
-        if self._snapshot is not None:
-            self._snapshot.seq = self._seq
-            messages.append(replica_pb2.ReplicaMessage(snapshot=self._snapshot))
-            self._snapshot = None
-        messages.append(self._message)
-        self._seq += 1
-        step = self._message.step
-        step.epoch = self._epoch
-        step.seq = self._seq
-        step.events.extend(self._events)
-        step.load.CopyFrom(self._state.load)
-        step.digest.CopyFrom(self._state.digest)
-        step.n_blocks = self._state.num_cached_blocks
-        step.events_lost = self._events_lost
-        self._message = replica_pb2.ReplicaMessage()
-        self._outputs = {}
+        """Return the messages to send now, and start with an empty message.
+
+        The first step has all events, so that its digest and those of the steps after it are correct.
+        """
+        messages, self._messages = self._messages, [replica_pb2.ReplicaMessage()]
+        messages[0].step.events.extend(self._events)
+        messages[0].step.events_lost = self._events_lost
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.seq = self._seq
+        for message in messages:
+            self._seq += 1
+            step = message.step
+            step.epoch = self._epoch
+            step.seq = self._seq
+            step.load.CopyFrom(self._state.load)
+            step.digest.CopyFrom(self._state.digest)
+            step.n_blocks = self._state.num_cached_blocks
+        self._outputs, self._output_bytes = {}, 0
         self._drop_events()
         self._events_lost = False
-        return messages
+        return messages if snapshot is None else [replica_pb2.ReplicaMessage(snapshot=snapshot), *messages]
 
     def _drop_events(self) -> None:
         self._events = []

@@ -6,6 +6,7 @@ from octavo_api.finish_reason import FinishReason
 from octavo_api.v1 import replica_pb2, sampling_pb2
 from octavo_engine.core.plan import Logprobs
 from octavo_engine.core.request import RequestOutput
+from octavo_engine.service.messages import add_to_output, size_bound
 from octavo_engine.service.outbox import CacheState, Outbox
 
 
@@ -31,6 +32,45 @@ def test_outputs_of_one_choice_become_one():
     assert first.finish_reason == sampling_pb2.FINISH_REASON_STOP
     assert first.stop_token_id == 8
     assert (second.choice, list(second.token_ids), second.finish_reason) == (1, [9], 0)
+
+
+def prompt_of(positions: int, top: int) -> tuple[Logprobs, ...]:
+    entry = Logprobs(2**31 - 1, -0.5, tuple((2**31 - 1 - i, -1.5) for i in range(top)))
+    return (entry,) * positions
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 20))
+def test_the_bound_of_an_outputs_size_holds(tokens, positions, top):
+    output = RequestOutput(
+        "r", 0, (2**31 - 1,) * tokens, prompt_of(tokens, top), prompt_of(positions, top), cached_tokens=9
+    )
+    message = replica_pb2.Step()
+    add_to_output(message.outputs.add(id=2**40, choice=7), output)
+    assert message.ByteSize() <= size_bound(output)
+
+
+def test_outputs_beyond_the_size_of_a_message_take_several():
+    """Echo with log probabilities over long prompts, gathered while a gateway accepts nothing."""
+    limit, requests, positions = 2**18, 5, 9000
+    outbox = Outbox(7, state(), max_output_bytes=limit)
+    outbox.add_events(stored(1, 2), 2)
+    for request_id in range(requests):
+        for token in range(3):
+            entries = prompt_of(positions, 3)[: positions if token == 0 else 0]
+            outbox.add_output(request_id, RequestOutput("r", 0, (token,), prompt_logprobs=entries))
+    outbox.set_state(state(2))
+    messages = outbox.take()
+    assert [message.step.seq for message in messages] == list(range(1, len(messages) + 1))
+    assert [len(message.step.events) for message in messages] == [1] + [0] * (len(messages) - 1)
+    assert {message.step.n_blocks for message in messages} == {2}
+    found: dict[int, list[int]] = {}
+    for message in messages:
+        assert message.ByteSize() < limit + 8192 * 5 * 24
+        for output in message.step.outputs:
+            count, tokens = found.setdefault(output.id, [0, 0])
+            assert not (len(output.prompt_logprobs) and tokens), "prompt positions come before the first token"
+            found[output.id] = [count + len(output.prompt_logprobs), tokens + len(output.token_ids)]
+    assert found == {request_id: [positions, 3] for request_id in range(requests)}
 
 
 def test_an_error_names_the_problem():
