@@ -157,6 +157,17 @@ async def test_a_stop_string_ends_one_choice_in_the_engine(gateway, engines, htt
     await eventually_async("no engine has a request", lambda: sum(engine.active_requests for engine in engines) == 0)
 
 
+async def test_a_stop_string_within_min_tokens_is_text(http):
+    tokens = generated([1], 60)
+    text = bytes(tokens).decode(errors="replace")
+    stop = text[2:4]
+    body = {"model": "bytes", "prompt": [1], "max_tokens": 60, "ignore_eos": True, "stop": stop}
+    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
+    assert (choice["text"], choice["stop_reason"]) == (text[: text.index(stop)], stop)
+    (choice,) = (await http.post("/v1/completions", json=body | {"min_tokens": 59})).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (text, "length")
+
+
 async def test_many_clients_at_once(gateway, engines):
     url = f"http://127.0.0.1:{gateway.http_port}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20) as client:

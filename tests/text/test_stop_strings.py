@@ -19,9 +19,9 @@ def draw(rng: random.Random) -> tuple[str, tuple[str, ...]]:
     return text, stops
 
 
-def naive(text: str, stops: tuple[str, ...]) -> tuple[int, str] | None:
+def naive(text: str, stops: tuple[str, ...], first_end: int = 1) -> tuple[int, str] | None:
     """Return the position where the first stop string completes, and the longest stop string there."""
-    for end in range(1, len(text) + 1):
+    for end in range(first_end, len(text) + 1):
         if ending := [stop for stop in stops if text[:end].endswith(stop)]:
             return end, max(ending, key=len)
     return None
@@ -48,6 +48,23 @@ def test_shows_the_text_up_to_the_first_stop_string() -> None:
             assert watch.matched == stop, seed
             assert shown == (text[:end] if include else text[: end - len(stop)]), seed
             assert watch.flush() == "", seed
+
+
+def test_a_stop_string_that_completes_too_early_is_text() -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        text, stops = draw(rng)
+        cuts = rng.choices(range(31), k=rng.randint(1, 8))
+        boundary = min(rng.choice(cuts), len(text))
+        watch = StopStrings(stops, include=False)
+        shown, read = "", 0
+        for piece in pieces(text, [*cuts, boundary]):
+            shown += watch.push(piece, may_end=read >= boundary)
+            shown += watch.push("", may_end=rng.random() < 0.5)  # a token of half a character
+            read += len(piece)
+        found = naive(text, stops, boundary + 1)
+        assert watch.matched == (found and found[1]), seed
+        assert shown + watch.flush() == (text if found is None else text[: found[0] - len(found[1])]), seed
 
 
 def test_holds_back_what_could_become_a_stop_string_and_no_more() -> None:

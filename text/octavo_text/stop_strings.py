@@ -47,14 +47,20 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
-    def push(self, text: str) -> str:
-        """Return the new text that is safe to show. Return an empty string after a stop string has matched."""
+    def push(self, text: str, *, may_end: bool = True) -> str:
+        """Return the new text that is safe to show. Return an empty string after a stop string has matched.
+
+        Without ``may_end``, a stop string that completes in ``text`` does not count.
+        """
         if self.matched is not None:
             return ""
         automaton = self._automaton
         self._state, read = automaton.run(self._state, text)
+        while read < len(text) and not may_end:
+            self._state, count = automaton.run(self._state, text[read:])
+            read += count
         whole = self._held + text[:read]
-        if (stop := automaton.ending[self._state]) is not None:
+        if may_end and text and (stop := automaton.ending[self._state]) is not None:
             self.matched = stop
             self._held = ""
             return whole if self._include else whole[: len(whole) - len(stop)]

@@ -37,12 +37,14 @@ class ChoiceReader:
         *,
         show_stop: bool,
         logprobs: bool,
+        min_tokens: int = 0,
     ) -> None:
         self.index = index
         self.finished = False
         self.num_tokens = 0
         self._detokenizer = detokenizer
         self._stops = stops
+        self._min_tokens = min_tokens
         self._show_stop = show_stop
         self._plain = stops is None and not logprobs
         self._token_ids: list[int] = []
@@ -79,10 +81,15 @@ class ChoiceReader:
         output: replica_pb2.Output,
         finish: FinishReason | None,
     ) -> Delta | None:
-        """Read token by token, so that no token after the stop string counts."""
+        """Read token by token, so that no token after the stop string counts.
+
+        A stop string that completes within the first ``min_tokens`` tokens does not count, as in vLLM.
+        """
         parts = []
+        first_to_end = self._min_tokens - self.num_tokens
         for position in range(num_shown):
-            parts.append(stops.push(self._detokenizer.push(ids[position : position + 1])))
+            text = self._detokenizer.push(ids[position : position + 1])
+            parts.append(stops.push(text, may_end=position >= first_to_end))
             if stops.matched is not None:
                 used = position + 1
                 return self._collect(
@@ -90,7 +97,7 @@ class ChoiceReader:
                 )
         reason: str | int | None = None
         if finish:
-            parts.append(stops.push(self._detokenizer.flush()))
+            parts.append(stops.push(self._detokenizer.flush(), may_end=len(ids) > first_to_end))
             if stops.matched is None:
                 parts.append(stops.flush())
                 reason = _stop_token(output)

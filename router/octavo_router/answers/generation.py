@@ -187,6 +187,7 @@ def _create_readers(call: Call, prompt_ids: list[int], text: ModelText) -> list[
             stops.fork() if stops is not None else None,
             show_stop=show_stop,
             logprobs=call.sampling.logprobs is not None,
+            min_tokens=call.sampling.min_tokens,
         )
         for index in range(call.sampling.n)
     ]
