@@ -1,7 +1,7 @@
 """The engine thread: commands in, one ``EngineOutputs`` for each step out.
 
 The core decides, the runner computes, and this thread joins the two. No outside event, such as a slow gateway, makes a
-step wait. Commands come through a queue that the thread empties once in each turn of its loop.
+step wait. Commands come through a queue that the thread reads in each turn of its loop.
 """
 
 import gc
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 MAX_CONSECUTIVE_FAILURES = 3
 _IDLE_WAIT_S = 1.0
 _STALLED_WAIT_S = 0.01
+COMMANDS_S = 0.002
+"""Seconds of a turn that go to commands while requests run. The rest of the commands waits for the next turn."""
 
 
 class Runner(Protocol):
@@ -161,19 +163,24 @@ class Engine:
             self._on_failure(error)
 
     def _take_commands(self, *, wait: bool) -> bool:
-        """Execute all waiting commands; with nothing else to do, wait for one first."""
+        """Execute the waiting commands; with nothing else to do, wait for one first.
+
+        While requests run, a burst of commands takes at most about ``COMMANDS_S`` of a turn.
+        """
         commanded = False
         try:
             if wait:
                 command = self._commands.get(timeout=_STALLED_WAIT_S if self._core.has_unfinished else _IDLE_WAIT_S)
                 command()
                 commanded = True
-            while True:
+            until = self.clock() + COMMANDS_S if self._core.has_unfinished else math.inf
+            while self.clock() < until:
                 command = self._commands.get_nowait()
                 command()
                 commanded = True
         except queue.Empty:
-            return commanded
+            pass
+        return commanded
 
     def _step(self) -> bool:
         """Plan as many steps as may be in flight and execute the oldest; return True if there was one."""
