@@ -179,7 +179,8 @@ class EngineSettings(Settings):
     )
     scheduling_policy: SchedulingPolicy = setting(
         SchedulingPolicy.FCFS,
-        "Order of waiting requests: first come, first served, or `priority` of the request (lower value first).",
+        "Order of waiting requests: first come, first served, or `priority` of the request (lower value first; "
+        "10 seconds of waiting outweigh a difference of 1).",
         change=Change.ROLLING,
         strict=False,
     )

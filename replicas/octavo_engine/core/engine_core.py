@@ -81,7 +81,7 @@ class EngineCore:
         request = build_request(
             new,
             self.config,
-            key=self._order.key(new.priority, self._arrivals, 0),
+            key=self._order.key(new.priority, now, self._arrivals),
             arrival=self._arrivals,
             drawn_seed=self._seeds.getrandbits(64),
             now=now,

@@ -6,7 +6,7 @@ import pytest
 
 from octavo_api.settings import EngineSettings, SchedulingPolicy
 from octavo_engine.core.plan import StepOutput
-from octavo_engine.core.scheduling.queue import WaitingQueue
+from octavo_engine.core.scheduling.queue import PRIORITY_STEP_S, WaitingQueue
 from octavo_testing.engine.core_requests import create_core, create_requests, new_request, random_prompt
 from octavo_testing.engine.core_session import Session
 
@@ -187,6 +187,20 @@ def test_load_counts_waiting_requests_and_tokens_to_compute():
     core.reset_prefix_cache()
     assert core.load().waiting_uncached_tokens == 100 + 41 + 30
     session.run().assert_idle()
+
+
+@pytest.mark.parametrize("priority", [1, 3])
+def test_a_stream_of_urgent_requests_starves_no_request(priority):
+    session = Session(create_core(max_num_seqs=2, scheduling_policy=SchedulingPolicy.PRIORITY), check=False)
+    first_id = 0
+    while first_id < 500 and ("patient", 0) not in session.finished:
+        session.add(*create_requests(4 - session.core.load().num_requests_waiting, first_id=first_id, max_tokens=4))
+        first_id += 4
+        if first_id == 8:
+            session.add(new_request("patient", random_prompt(4), priority=priority, max_tokens=2))
+        session.turn()
+    waited = session.timings("patient")[0].queue_s
+    assert PRIORITY_STEP_S * priority <= waited <= PRIORITY_STEP_S * priority + 10
 
 
 def test_a_queue_returns_the_smallest_key_and_drops_removed_sequences():

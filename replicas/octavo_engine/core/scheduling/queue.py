@@ -8,26 +8,32 @@ from octavo_api.settings import SchedulingPolicy
 from octavo_engine.core.state.removable_heap import RemovableHeap
 from octavo_engine.core.state.sequence import OrderKey, Sequence
 
+PRIORITY_STEP_S = 10.0
+"""Seconds of waiting that outweigh a difference of 1 in priority."""
+
 
 class OrderPolicy(Protocol):
     """Order in which sequences wait and run. Preemption takes sequences from its end."""
 
-    def key(self, priority: int, arrival: int, choice: int) -> OrderKey: ...
+    def key(self, priority: int, arrived_at: float, arrival: int) -> OrderKey:
+        """Return the key of a request's first choice: requests with smaller keys go first."""
+        ...
 
 
 class FirstComeFirstServed:
-    def key(self, priority: int, arrival: int, choice: int) -> OrderKey:
-        return (0, arrival, choice)
+    def key(self, priority: int, arrived_at: float, arrival: int) -> OrderKey:
+        return (0.0, arrival, 0)
 
 
 class LowestPriorityValueFirst:
-    """Strict priority. Behind an endless stream of more urgent requests, only its deadline ends a waiting request.
+    """Priority that ages: a step of priority is worth ``PRIORITY_STEP_S`` seconds of waiting.
 
-    A running request keeps its row and gets its tokens, unless the blocks run out.
+    So an endless stream of urgent requests delays another request by a bounded time. A key never changes, because all
+    requests age alike. A running request keeps its row and gets its tokens, unless the blocks run out.
     """
 
-    def key(self, priority: int, arrival: int, choice: int) -> OrderKey:
-        return (priority, arrival, choice)
+    def key(self, priority: int, arrived_at: float, arrival: int) -> OrderKey:
+        return (arrived_at + PRIORITY_STEP_S * priority, arrival, 0)
 
 
 ORDER_POLICIES: dict[SchedulingPolicy, OrderPolicy] = {

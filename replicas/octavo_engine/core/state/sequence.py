@@ -9,8 +9,8 @@ from octavo_engine.core.request import Timing
 from octavo_engine.core.state.block import Block
 from octavo_engine.core.state.stopping import StopRule
 
-OrderKey = tuple[int, int, int]
-"""Priority, arrival, choice. The key is unique, smaller goes first, and it never changes in the life of a sequence."""
+OrderKey = tuple[float, int, int]
+"""Rank, arrival, choice. The key is unique, smaller goes first, and it never changes in the life of a sequence."""
 
 
 @dataclass(slots=True, eq=False)
