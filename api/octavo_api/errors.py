@@ -86,7 +86,7 @@ class RequestTooLarge(RequestError):
     """The body is larger than ``maxBodyBytes``."""
 
     http_status = 413
-    grpc_code = grpc.StatusCode.INVALID_ARGUMENT
+    grpc_code = grpc.StatusCode.RESOURCE_EXHAUSTED
     type = "invalid_request_error"
     code = "request_too_large"
 

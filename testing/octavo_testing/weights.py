@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from octavo_api.startup.model_source import locate
-from octavo_engine.models.registry import config_from_hf, tensors_of
+from octavo_engine.models.registry import read_config, tensors_of
 from octavo_engine.weights.hf_config import HfConfig
 from octavo_text.from_gguf import describe_gguf
 
@@ -35,7 +35,7 @@ def write(folder: Path, architecture: str) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     text.tokenizer.save(str(folder / "tokenizer.json"))
     noise = torch.Generator().manual_seed(0)
-    shapes = tensors_of(config_from_hf(HfConfig.read(folder)))
+    shapes = tensors_of(read_config(HfConfig.read(folder)))
     tensors = {name: torch.randn(shape, generator=noise) * 0.2 for name, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors")
 

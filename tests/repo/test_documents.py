@@ -9,6 +9,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+READMES = sorted(page for page in ROOT.glob("*/**/README.md") if ".venv" not in page.parts)
 FOLDERS = "api|text|kernels|replicas|router|operator|cli|testing|helm|manifests|docker|docs|e2e|tests|tools|benchmarks"
 FIELDS = r"`spec\.([a-zA-Z.]+)`"
 
@@ -39,6 +40,14 @@ def slug(head: str) -> str:
 def test_files_and_folders_that_are_named_exist(path: Path) -> None:
     named = re.findall(rf"[`(\s]((?:{FOLDERS})/[\w./-]*\w/?)[`)\s,;:]", path.read_text(encoding="utf-8"))
     assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("path", READMES, ids=name)
+def test_files_that_a_readme_names_exist(path: Path) -> None:
+    """Only names in backticks with a folder and the ending ``.py`` count: other words may be code."""
+    named = re.findall(r"`([\w./-]+/[\w-]+\.py)`", path.read_text(encoding="utf-8"))
+    places = (*ROOT.glob("*"), ROOT, path.parent, *path.parent.glob("octavo_*"))
+    assert [file for file in named if not any((place / file).exists() for place in places)] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

@@ -117,7 +117,7 @@ class Reason(StrEnum):
     """Replicas are added or removed."""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     """Replicas wait for pods that fit on no node. Add nodes, request less, or revert the edit; the last generation
-    continues to serve."""
+    continues to serve. Only `Progressing` has this reason."""
     NEW_GENERATION_AVAILABLE = "NewGenerationAvailable"
     """The last change is complete."""
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"

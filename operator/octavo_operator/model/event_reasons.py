@@ -37,8 +37,9 @@ class EventReason(StrEnum):
     delete the application there."""
     # Type Warning, of a step that failed
     RAY_UNREACHABLE = "RayUnreachable"
-    """Ray's dashboard gives no valid answer. Replicas may still serve. The operator retries until the head comes
-    back. If it lasts, look at the head pod, at network policies, or at the address in external mode."""
+    """Ray's dashboard gives no valid answer, to a step or to a look. Replicas may still serve. The operator retries
+    until the head comes back. If it lasts, look at the head pod, at network policies, or at the address in external
+    mode."""
     RAY_AUTH_FAILED = "RayAuthFailed"
     """Ray rejects the token, or requires one. Put the right token into the Secret that
     `rayCluster.external.authSecretRef` names."""

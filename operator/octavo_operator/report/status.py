@@ -84,8 +84,8 @@ def _remembered(resource: Resource, outcome: Outcome, field: str) -> int:
     A restart of the head removes no replica, and an autoscaler that reads 0 during the restart would add some.
     """
     value = resource.status.get(field)
-    silence_verdict = outcome.active.sync is SyncState.UNKNOWN and outcome.cluster.name == _front_before(resource)
-    return value if isinstance(value, int) and silence_verdict and not outcome.stopped else 0
+    is_silent = outcome.active.sync is SyncState.UNKNOWN and outcome.cluster.name == _front_before(resource)
+    return value if isinstance(value, int) and is_silent and not outcome.stopped else 0
 
 
 def _front_before(resource: Resource) -> str:
@@ -153,21 +153,21 @@ def _application(application: Application) -> dict[str, Any]:
 
 
 def _last_error(memory: Memory, outcome: Outcome, updated: tuple[Condition, ...], now: float) -> dict[str, str] | None:
-    cluster_status = {condition.type: condition for condition in updated}
+    by_type = {condition.type: condition for condition in updated}
     wrong = next(
         (
-            cluster_status[kind]
+            by_type[kind]
             for kind, reason in (
                 (Type.APPLICATION_READY, Reason.DEPLOY_FAILED),
                 (Type.STALLED, None),
             )
-            if kind in cluster_status and (reason is None or cluster_status[kind].reason == reason)
+            if kind in by_type and (reason is None or by_type[kind].reason == reason)
         ),
         None,
     )
     last = memory.last_error
     if wrong is None:
-        if last is None or cluster_status[Type.READY].state is conditions.State.TRUE or outcome.stopped:
+        if last is None or by_type[Type.READY].state is conditions.State.TRUE or outcome.stopped:
             return None
         return {"reason": last.reason, "message": last.message, "since": rfc3339(last.since)}
     same: LastError | None = last if last is not None and last.reason == wrong.reason and not outcome.retried else None

@@ -11,14 +11,14 @@ from octavo_api.errors import EngineFailure, InvalidRequest, QueueFull, RequestE
 from octavo_api.finish_reason import FinishReason
 from octavo_api.settings import EngineSettings
 from octavo_engine.core import integrity
-from octavo_engine.core.admission import build_request
 from octavo_engine.core.config import CoreConfig
 from octavo_engine.core.kv.events import CacheEvent, EventLog
 from octavo_engine.core.kv.manager import KVCacheManager
 from octavo_engine.core.lifecycle import Lifecycle
+from octavo_engine.core.new_sequence import build_request
 from octavo_engine.core.plan import StepOutput, StepPlan
 from octavo_engine.core.request import NewRequest, RequestOutput
-from octavo_engine.core.scheduling.preemption import LastAdmitted, Recompute
+from octavo_engine.core.scheduling.preemption import LastInOrder, Recompute
 from octavo_engine.core.scheduling.queue import ORDER_POLICIES
 from octavo_engine.core.scheduling.scheduler import Scheduler
 from octavo_engine.core.state.steps import ScheduledStep, StepsInFlight
@@ -53,7 +53,7 @@ class EngineCore:
             config,
             kv=self._kv,
             steps=self._steps,
-            victims=LastAdmitted(),
+            victims=LastInOrder(),
             preemption=Recompute(),
             totals=self._totals,
         )

@@ -38,7 +38,7 @@ def num_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in tensors_of(config).values())
 
 
-def config_from_hf(hf: HfConfig) -> ModelConfig:
+def read_config(hf: HfConfig) -> ModelConfig:
     """Read the configuration of a model in ``config.json``.
 
     Raises ``ModelError`` naming file, field, value and the allowed values. For an architecture that no family has,
@@ -58,7 +58,7 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 def open_folder(folder: Path) -> SafetensorsCheckpoint:
     """Read the headers of a folder of safetensors files."""
-    return SafetensorsCheckpoint(folder, config_from_hf(HfConfig.read(folder)))
+    return SafetensorsCheckpoint(folder, read_config(HfConfig.read(folder)))
 
 
 def open_gguf(path: Path) -> GgufCheckpoint:

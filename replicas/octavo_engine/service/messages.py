@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
@@ -106,6 +106,8 @@ def event_messages(events: Iterable[CacheEvent]) -> tuple[list[replica_pb2.Cache
                 size += len(hashes)
             case Cleared():
                 message.cleared.SetInParent()
+            case _:
+                assert_never(event)
         messages.append(message)
     return messages, size
 

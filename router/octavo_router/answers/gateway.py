@@ -83,7 +83,7 @@ class Gateway:
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
-        """Apply the deadline of last resort, after those of engine and dispatch.
+        """Apply the deadline of last resort, after those of the engine and the fleet.
 
         It also ends answers that no client reads.
         """

@@ -1,1 +1,1 @@
-"""Streams to all replicas: admission of requests, their dispatch, and their retry after a replica is lost."""
+"""Streams to all replicas: admission of requests, their placement, and their retry after a replica is lost."""

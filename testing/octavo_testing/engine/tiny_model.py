@@ -16,7 +16,7 @@ from octavo_engine.core.plan import Logprobs
 from octavo_engine.core.request import NewRequest
 from octavo_engine.core.stats import CoreLoad
 from octavo_engine.llm_engine import LLMEngine
-from octavo_engine.models.registry import config_from_hf, load_model, open_folder, tensors_of
+from octavo_engine.models.registry import load_model, open_folder, read_config, tensors_of
 from octavo_engine.runner.model_runner import ModelRunner
 from octavo_engine.weights.checkpoint import Checkpoint
 from octavo_engine.weights.hf_config import HfConfig
@@ -71,7 +71,7 @@ def write_checkpoint(folder: Path) -> Checkpoint:
     noise = torch.Generator().manual_seed(1)
     tensors = {
         name: torch.randn(shape, generator=noise) * 0.15 + ("norm" in name)
-        for name, shape in tensors_of(config_from_hf(HfConfig.read(folder))).items()
+        for name, shape in tensors_of(read_config(HfConfig.read(folder))).items()
     }
     save_file(tensors, folder / "model.safetensors")
     return open_folder(folder)

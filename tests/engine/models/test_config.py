@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.registry import config_from_hf
+from octavo_engine.models.registry import read_config
 from octavo_engine.models.rope import inverse_frequencies
 from octavo_engine.weights.hf_config import HfConfig
 from octavo_engine.weights.model_config import RopeConfig, RopeKind
@@ -23,7 +23,7 @@ LLAMA = {
 
 def read(generation=None, **changes):
     config = {name: value for name, value in {**LLAMA, **changes}.items() if value is not ...}
-    return config_from_hf(HfConfig(config, generation, where="config.json"))
+    return read_config(HfConfig(config, generation, where="config.json"))
 
 
 def test_defaults_are_those_of_transformers():
@@ -125,7 +125,7 @@ def test_wrong_fields_are_named(changes, message):
 def test_a_file_that_is_no_json_object_is_named(text, tmp_path):
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(ModelError, match=r"config\.json"):
-        config_from_hf(HfConfig.read(tmp_path))
+        read_config(HfConfig.read(tmp_path))
 
 
 def test_windows_by_layer():
@@ -143,7 +143,7 @@ def test_a_saved_configuration_is_read(tmp_path):
 
     transformers.Qwen2Config(vocab_size=99, architectures=["Qwen2ForCausalLM"]).save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "temperature": 0.7}))
-    config = config_from_hf(HfConfig.read(tmp_path))
+    config = read_config(HfConfig.read(tmp_path))
     assert (config.vocab_size, config.qkv_bias, config.eos_token_ids) == (99, True, {1, 2})
 
 
@@ -157,4 +157,4 @@ def test_the_tokenizers_end_of_text_ends_an_answer_too(tmp_path):
         "added_tokens_decoder": {"5": {"content": "x"}, "7": {"content": "<|im_end|>"}},
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    assert config_from_hf(HfConfig.read(tmp_path)).eos_token_ids == {5, 7}
+    assert read_config(HfConfig.read(tmp_path)).eos_token_ids == {5, 7}

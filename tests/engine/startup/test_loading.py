@@ -15,7 +15,7 @@ from octavo_api.settings import Dtype, EngineSettings
 from octavo_api.startup.model_source import EMBEDDED, locate
 from octavo_engine.core.request import NewRequest
 from octavo_engine.llm_engine import LLMEngine
-from octavo_engine.models.registry import config_from_hf, tensors_of
+from octavo_engine.models.registry import read_config, tensors_of
 from octavo_engine.startup.engine_plan import plan_engine
 from octavo_engine.startup.loading import load_engine
 from octavo_engine.startup.machine import Machine
@@ -39,7 +39,7 @@ def write_model(folder: Path, seed: int = 0, **changes: object) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
     noise = torch.Generator().manual_seed(seed)
-    shapes = tensors_of(config_from_hf(HfConfig.read(folder)))
+    shapes = tensors_of(read_config(HfConfig.read(folder)))
     save_file(
         {name: torch.randn(shape, generator=noise) * 0.2 for name, shape in shapes.items()},
         folder / "model.safetensors",

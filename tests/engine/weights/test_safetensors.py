@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from octavo_api.errors import ModelError
-from octavo_engine.models.registry import config_from_hf, load_model, open_folder, tensors_of
+from octavo_engine.models.registry import load_model, open_folder, read_config, tensors_of
 from octavo_engine.weights.hf_config import HfConfig
 from octavo_kernels.reference import ReferenceKernels
 
@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tensors(folder) -> dict[str, torch.Tensor]:
-    shapes = tensors_of(config_from_hf(HfConfig.read(folder)))
+    shapes = tensors_of(read_config(HfConfig.read(folder)))
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 

@@ -15,7 +15,7 @@ class VictimPolicy(Protocol):
         """
 
 
-class LastAdmitted:
+class LastInOrder:
     """The last sequence in order, so that the first always progresses.
 
     The victim is the sequence in need itself if it is the last.

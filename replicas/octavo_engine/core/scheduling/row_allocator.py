@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 class RowAllocator:
-    """RowAllocator ``0 .. count - 1``. A sequence may take a freed row at once: plans leave before they join."""
+    """Rows ``0 .. count - 1``. A sequence may take a freed row at once: plans leave before they join."""
 
     def __init__(self, count: int) -> None:
         self.count = count

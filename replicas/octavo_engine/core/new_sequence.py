@@ -1,4 +1,4 @@
-"""Admission of requests: the checks, and the state that a request begins with."""
+"""The checks of a new request, and the state that it begins with."""
 
 from octavo_api.blocks import BlockHash, chain_hashes, next_hash
 from octavo_api.errors import InvalidRequest
